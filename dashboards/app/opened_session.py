@@ -17,6 +17,7 @@ from dashboards.app.store_view import Row, View
 from dashboards.app.trace import tree_of
 from dashboards.panels.failure_groups import add_reasons
 from dashboards.panels.panels import rows_of
+from dashboards.panels.session_outcomes import steps_of
 from dashboards.panels.trace_tree import TraceTree
 
 
@@ -58,15 +59,19 @@ def open_session(request: Request, view: View, session_id: str) -> OpenedSession
     key = {"session_id": session_id}
     rows = cache.get("session", lambda: rows_of(view.store, "internal/session", **key))
     [about] = view.texts.replace_in_dicts(rows)
+
+    def steps() -> list[Row]:
+        return cache.get("steps", lambda: steps_of(view.store, session_id))
+
     failure = None
     if about["status"] != "running":
-        failure = cache.get("failure", lambda: explain_failure(view.store, session_id))
+        failure = cache.get("failure", lambda: explain_failure(view.store, session_id, steps()))
     causes = cache.get("causes", lambda: SessionCauses(view.store, session_id))
 
     def compute_tree() -> TraceTree:
         name = "session_waterfall"
         waterfall = cache.get(name, lambda: rows_of(view.store, name, **key))
-        tree = tree_of(view, session_id, waterfall, failure, causes)
+        tree = tree_of(waterfall, steps(), failure, causes)
         if tree.failed:
             errors = cache.get(
                 "session_errors", lambda: rows_of(view.store, "session_errors", **key)

@@ -224,6 +224,7 @@ def _panel_values(
             known={"session_waterfall": opened.cached_rows("session_waterfall")}
             if "waterfall" in names
             else {"internal/session": [opened.about]},
+            agents=opened.agents,
         ),
     )
     return {

@@ -13,13 +13,14 @@ from starlette.responses import HTMLResponse
 
 from agentobs.recording.journal.home import Home
 from agentobs.records.canonical_json import digest
+from agentobs.store.port import Store
 from agentobs.store.session_lookup import find_session
 from dashboards.app.commands.command_jobs import JobRunner
 from dashboards.app.queries.query_processes import QueryRunner
 from dashboards.app.store_view import Reader, Row, View
 from dashboards.panels.templates import page, plotly_script
 
-Compare = Callable[[Home, str, str], Mapping[str, Any]]
+Compare = Callable[[Store, str, str], Mapping[str, Any]]
 """Compares two sessions by ID, as `agentobs diff --json` does. It is injected, because packages that read recordings do
 not import each other.
 """

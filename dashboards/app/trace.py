@@ -17,7 +17,6 @@ from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.app.site import first_of
 from dashboards.app.store_view import Row, View
 from dashboards.figures.phrases import count, times
-from dashboards.panels.session_outcomes import steps_of
 from dashboards.panels.trace_tree import Node, TraceTree, trace_tree
 
 MOST_CHARACTERS = 200
@@ -75,14 +74,12 @@ class ShownStep:
 
 
 def tree_of(
-    view: View,
-    session_id: str,
     rows: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
     failure: Failure | None,
     causes: SessionCauses,
 ) -> TraceTree:
-    """Return the tree of a session, given its rows of `session_waterfall` and its causes."""
-    steps = steps_of(view.store, session_id)
+    """Return the tree of a session, given its rows of `session_waterfall`, its steps and its causes."""
     effects = [_effect_row(causes, each) for each in causes.effect_nodes]
     return trace_tree([*rows, *effects], steps, failure.row if failure else None)
 

@@ -118,6 +118,7 @@ def session_panels(
     restore_names: RestoreNames = list,
     names: Collection[str] = SESSION_PANELS,
     known: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    agents: Mapping[str, str] | None = None,
 ) -> list[Panel]:
     """Return the panels of one session; panels without data are omitted.
 
@@ -128,35 +129,33 @@ def session_panels(
         restore_names: replaces digests in rows by the original names and reasons. Default: rows as stored.
         names: the panels to return, of SESSION_PANELS.
         known: the rows of named queries that were read before, with the original names.
+        agents: the display names of the lanes, if they were read before.
     """
 
     @cache
-    def agents() -> Mapping[str, str]:
-        return names_in_session(store, session_id, restore_names)
+    def lanes() -> Mapping[str, str]:
+        return names_in_session(store, session_id, restore_names) if agents is None else agents
 
-    def query(name: str) -> list[Row]:
+    @cache
+    def query(name: str) -> Sequence[Row]:
         rows = known.get(name)
         if rows is None:
             rows = restore_names(rows_of(store, name, session_id=session_id))
-        return list(with_agents(rows, agents()))
+        return with_agents(rows, lanes())
 
     @cache
     def splits() -> Sequence[Split]:
         return interaction_times(store, session_id)
 
-    @cache
-    def tools() -> list[Row]:
-        return query("tool_latency")
-
     panels: dict[str, Callable[[], Panel | None]] = {
-        "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window, agents()),
+        "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window, lanes()),
         "turns": lambda: _turns(query("session_turns"), query("internal/unfinished_turns")),
         "context": lambda: _context(query("context_growth")),
-        "time": lambda: _split(splits(), query("internal/session"), agents()),
+        "time": lambda: _split(splits(), query("internal/session"), lanes()),
         "cost-by-agent": lambda: _agents(query("cost_by_agent")),
         "cache-waste": lambda: _waste(query("cache_waste")),
-        "tools": lambda: _latency(tools(), len(query("cost_by_agent")) > 1),
-        "tool-errors": lambda: _errors(tools()),
+        "tools": lambda: _latency(query("tool_latency"), len(query("cost_by_agent")) > 1),
+        "tool-errors": lambda: _errors(query("tool_latency")),
         "waits": lambda: _waits(query("waits_for_people")),
     }
     made = (panels[name]() for name in SESSION_PANELS if name in names)
@@ -169,6 +168,7 @@ def fleet_panels(
     since_ns: int | None = None,
     until_ns: int | None = None,
     restore_names: RestoreNames = list,
+    known: Mapping[str, Sequence[Row]] = MappingProxyType({}),
 ) -> list[Panel]:
     """Return the panels of all sessions in a time range; panels without data are omitted.
 
@@ -177,19 +177,22 @@ def fleet_panels(
         since_ns: the start of the range in nanoseconds since 1970, or None for no limit.
         until_ns: the end of the range, exclusive, or None.
         restore_names: replaces digests in rows by the original names. Default: rows as stored.
+        known: the rows of named queries about this time range that were read before, as stored.
     """
 
-    def query(name: str, **parameters: Any) -> list[Row]:
-        return list(
-            restore_names(rows_of(store, name, since_ns=since_ns, until_ns=until_ns, **parameters))
-        )
+    def query(name: str) -> list[Row]:
+        rows = known.get(name)
+        if rows is None:
+            rows = rows_of(store, name, since_ns=since_ns, until_ns=until_ns)
+        return list(restore_names(rows))
 
-    # Without these bounds, a query about a week would search for signatures in all earlier years.
-    bounds: dict[str, Any] = dict(*rows_of(store, "session_range", since_ns=since_ns))
+    signatures = known.get("signatures_by_day")
+    if signatures is None:
+        signatures = signatures_by_day(store, since_ns, until_ns)
     tools = query("tool_latency")
     panels = (
         _days(query("cost_by_day")),
-        _signatures(query("signatures_by_day", **bounds), query("sessions_by_day")),
+        _signatures(restore_names(signatures), query("sessions_by_day")),
         _models(query("cost_by_model")),
         _names(query("cost_by_name")),
         _efficiency(query("cache_by_name")),
@@ -200,6 +203,14 @@ def fleet_panels(
         _waits(query("waits_for_people")),
     )
     return [each for each in panels if each is not None]
+
+
+def signatures_by_day(store: Store, since_ns: int | None, until_ns: int | None) -> list[Row]:
+    """Return the rows of `signatures_by_day` for a time range."""
+    # Without these bounds, a query about a week would search for signatures in all earlier years.
+    bounds: dict[str, Any] = dict(*rows_of(store, "session_range", since_ns=since_ns))
+    name = "signatures_by_day"
+    return rows_of(store, name, since_ns=since_ns, until_ns=until_ns, **bounds)
 
 
 def rows_of(store: Store, name: str, **parameters: Any) -> list[Row]:

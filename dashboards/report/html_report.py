@@ -25,7 +25,14 @@ from agentobs.store.port import Store
 from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
 from dashboards.figures.phrases import count
-from dashboards.panels.panels import Panel, RestoreNames, fleet_panels, rows_of, session_panels
+from dashboards.panels.panels import (
+    Panel,
+    RestoreNames,
+    fleet_panels,
+    rows_of,
+    session_panels,
+    signatures_by_day,
+)
 from dashboards.panels.session_outcomes import (
     content_state,
     shown_failure,
@@ -106,7 +113,8 @@ def session_report(
         restore_names: a function that replaces digests in rows by the original names and reasons. Default: rows as
             stored.
     """
-    [about] = restore_names(rows_of(store, "internal/session", session_id=session_id))
+    stored = rows_of(store, "internal/session", session_id=session_id)
+    [about] = restore_names(stored)
     agents = names_in_session(store, session_id, restore_names)
     steps = with_agents(steps_of(store, session_id), agents)
     command = f"agentobs show {session_id}"
@@ -119,7 +127,7 @@ def session_report(
         about=about,
         agents=agents,
         failure=shown_failure(
-            explain_failure(store, session_id),
+            explain_failure(store, session_id, steps),
             lambda rows: with_agents(restore_names(rows), agents),
         ),
         spent=spent,
@@ -129,7 +137,9 @@ def session_report(
         verdicts=with_texts(
             verdicts_of(store, session_id, EVIDENCE), lambda rows: with_agents(rows, agents)
         ),
-        panels=_drawn_panels(session_panels(store, session_id), command, light),
+        panels=_drawn_panels(
+            session_panels(store, session_id, known={"internal/session": stored}), command, light
+        ),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
         steps=_part((), steps, LIGHT if light else STEPS, command),
         effects=_part(_EFFECTS, effects, LIGHT if light else STEPS, f"agentobs why {session_id}"),
@@ -182,7 +192,10 @@ def range_report(
         light: whether to leave out scripts; figures are SVG only.
     """
     bounds = {"since_ns": since_ns, "until_ns": until_ns}
-    spent = _cost_total(rows_of(store, "cost_by_model", **bounds))
+    models = rows_of(store, "cost_by_model", **bounds)
+    signatures = signatures_by_day(store, since_ns, until_ns)
+    known = {"cost_by_model": models, "signatures_by_day": signatures}
+    spent = _cost_total(models)
     losses = rows_of(store, "losses", **bounds)
     totals = rows_of(store, "internal/range_totals", **bounds)[0]
     most_expensive = rows_of(store, "internal/most_expensive_sessions", **bounds, limit=MOST)
@@ -199,9 +212,11 @@ def range_report(
         spent=spent,
         certainty=_certainty(spent),
         panels=_drawn_panels(
-            fleet_panels(store, since_ns=since_ns, until_ns=until_ns), "agentobs sql", light
+            fleet_panels(store, since_ns=since_ns, until_ns=until_ns, known=known),
+            "agentobs sql",
+            light,
         ),
-        signatures=_suggested_fixes(rows_of(store, "signatures_by_day", **bounds)),
+        signatures=_suggested_fixes(signatures),
         most_expensive=Part(
             (),
             most_expensive,

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import pytest
+
 import agentobs
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home, existing_home
@@ -22,8 +24,10 @@ from agentobs.recording.options import Options as Recorded
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.store.duckdb.connection import connect
+from dashboards.app import server
 from dashboards.app.commands.command_jobs import Commands
 from dashboards.app.server import DashboardOptions, bind, serve
+from dashboards.app.store_view import Reader
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers
 
@@ -112,11 +116,25 @@ class Client:
             connection.close()
 
 
+class ReaderWithoutFindings(Reader):
+    """A reader that does not search for failure signatures, which takes longer than opening the store."""
+
+    def _complete_signatures(self) -> None:
+        pass
+
+
 @contextmanager
 def serving(
-    home: Home, commands: Commands | None = None, options: DashboardOptions | None = None
+    home: Home,
+    commands: Commands | None = None,
+    options: DashboardOptions | None = None,
+    *,
+    findings: bool = False,
 ) -> Iterator[Client]:
-    """Serve a home, and yield a client that has signed in."""
+    """Serve a home, and yield a client that has signed in.
+
+    With `findings`, the list and the fleet page show signatures and last errors, as soon as they are computed.
+    """
     bound = bind(options or DashboardOptions(port=0))
     ready, stops = threading.Event(), []
 
@@ -126,8 +144,11 @@ def serving(
 
     result = {"compare": comparison_of, "commands": commands, "started": started}
     thread = threading.Thread(target=serve, args=(bound, home), kwargs=result, daemon=True)
-    thread.start()
-    assert ready.wait(30)
+    with pytest.MonkeyPatch.context() as patch:
+        if not findings:
+            patch.setattr(server, "Reader", ReaderWithoutFindings)
+        thread.start()
+        assert ready.wait(30)
     try:
         yield Client(bound.address)
     finally:

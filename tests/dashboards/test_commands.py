@@ -268,20 +268,18 @@ def test_only_pages_of_the_dashboard_start_commands(started: Started) -> None:
     assert started.programs == []
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_other_actions_and_paths_are_rejected(started: Started) -> None:
+    """Only known actions start, only on fixtures of the session; a fork can only be copied."""
+    forms: tuple[dict[str, str], ...] = (
         {"action": "replay", "fixture": "../../etc"},
         {"action": "replay"},
         {"action": "fork"},
         {"action": "rm -rf /"},
         {"action": "cancel", "job": "7"},
-    ],
-)
-def test_other_actions_and_paths_are_rejected(started: Started, fields: dict[str, str]) -> None:
-    """Only known actions start, only on fixtures of the session; a fork can only be copied."""
-    assert started.post(**fields) == 404
-    assert started.programs == []
+    )
+    for fields in forms:
+        assert started.post(**fields) == 404, fields
+        assert started.programs == [], fields
 
 
 def test_a_fork_is_shown_for_copying(started: Started) -> None:

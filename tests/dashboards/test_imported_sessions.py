@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentobs.importers.claude_code.transcript_import import import_logs, logs_in
+from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.ingest import ingest
 from dashboards.content.message_view import new_input
 from tests.cli.test_archive import write_log
-from tests.dashboards.live_app import only_session, query_rows, serving
+from tests.dashboards.live_app import Client, only_session, query_rows, serving
 from tests.exporters.sample_session import sample_home
 from tests.store.recordings import a_home
 
 
-def test_an_imported_session_is_marked(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """A home with a session that was imported from a log."""
+    path = tmp_path_factory.mktemp("imported")
+    home = a_home(path)
+    write_log(path / "projects" / "x.jsonl", 2)
+    import_logs(home, logs_in([path / "projects"]), remove_session=lambda *_: None)
+    ingest(home)
+    with serving(home) as made:
+        yield home, made
+
+
+def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
     """The top of the page states what was imported. No HTTP status, freeze or fork is shown."""
-    home = a_home(tmp_path)
-    write_log(tmp_path / "projects" / "x.jsonl", 2)
-    import_logs(home, logs_in([tmp_path / "projects"]), remove_session=lambda *_: None)
-    ingest(home)
-    session = only_session(home)
+    home, client = imported
     [[attempt_id]] = query_rows(home, "SELECT max(attempt_id) FROM attempts")
-    with serving(home) as client:
-        page = f"/sessions/{session}"
-        words = client.get(f"{page}?step={attempt_id}").words
-        assert "Imported from a log of claude-code, not recorded: HTTP statuses" in words
-        assert "Request, reconstructed" in words
-        assert [each for each in ("HTTP status 200", "Fork from here") if each in words] == []
-        overview = client.get(f"{page}?tab=overview").words
-        assert "agentobs show" in overview
-        assert "agentobs freeze" not in overview
-        assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
+    page = f"/sessions/{only_session(home)}"
+    words = client.get(f"{page}?step={attempt_id}").words
+    assert "Imported from a log of claude-code, not recorded: HTTP statuses" in words
+    assert "Request, reconstructed" in words
+    assert [each for each in ("HTTP status 200", "Fork from here") if each in words] == []
+    overview = client.get(f"{page}?tab=overview").words
+    assert "agentobs show" in overview
+    assert "agentobs freeze" not in overview
+    assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
 
 
-def test_nothing_is_claimed_about_the_cached_prefix(tmp_path: Path) -> None:
+def test_nothing_is_claimed_about_the_cached_prefix(imported: tuple[Home, Client]) -> None:
     """A log has only parts of the requests, so no page calls the cached prefix of an imported request unchanged."""
-    home = a_home(tmp_path)
-    write_log(tmp_path / "projects" / "x.jsonl", 2)
-    import_logs(home, logs_in([tmp_path / "projects"]), remove_session=lambda *_: None)
-    ingest(home)
+    home, client = imported
     attempts = query_rows(
         home, "SELECT attempt_id FROM zones WHERE compared_attempt_id IS NOT NULL"
     )
     assert attempts
-    with serving(home) as client:
-        for [attempt_id] in attempts:
-            step = client.get(f"/sessions/{only_session(home)}?step={attempt_id}").words
-            assert "cached prefix" not in step
-            assert "unchanged" not in client.get(f"/attempts/{attempt_id}/diff").words
+    for [attempt_id] in attempts:
+        step = client.get(f"/sessions/{only_session(home)}?step={attempt_id}").words
+        assert "cached prefix" not in step
+        assert "unchanged" not in client.get(f"/attempts/{attempt_id}/diff").words
 
 
 def test_only_parts_of_a_request_are_called_unchanged() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +19,7 @@ import agentobs
 import dashboards
 from agentobs.errors import HomeError, UsageError
 from agentobs.store.duckdb.query_rows import SHOWN, QueryRows
+from tests.shared_stores import shared_store
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -43,7 +44,7 @@ PRIVATE = "Refund of Ms. Smith"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with a failed session that has a call and an approval, and a completed one with a private name."""
     home = a_home(tmp_path_factory.mktemp("notebooks"))
     record(home, [
@@ -60,7 +61,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             end(2, at=T0 + 86_410 * SECOND),
         ],
     )
-    return home.path
+    with shared_store(home.path):
+        yield home.path
 
 
 def figure(name: str) -> Callable[..., go.Figure]:
@@ -68,14 +70,13 @@ def figure(name: str) -> Callable[..., go.Figure]:
     return found
 
 
-@pytest.mark.parametrize("name", OF_SESSION)
 @pytest.mark.parametrize(
-    "session",
+    ("name", "session"),
     [
-        "refund-loop",
-        session_id(1),
-        session_id(1)[:8],
-        SimpleNamespace(session_id=session_id(1)),
+        *((name, "refund-loop") for name in OF_SESSION),
+        ("time_split", session_id(1)),
+        ("time_split", session_id(1)[:8]),
+        ("time_split", SimpleNamespace(session_id=session_id(1))),
     ],
 )
 def test_a_figure_of_a_session(home: Path, name: str, session: object) -> None:

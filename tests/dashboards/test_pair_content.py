@@ -14,10 +14,12 @@ from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.provider.run_ids import PairedIds, shape_of
 from agentobs.recording.journal.home import Home
+from agentobs.store.backend import open_store
+from agentobs.store.port import Store
 from replay.divergence.session_diff import Part, compared
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
-from tests.dashboards.live_app import query_rows, serving
+from tests.dashboards.live_app import serving
 from tests.store.recordings import SECOND, T0, a_home
 
 UUID = "0f1e2d3c-1111-4111-8111-{:012}"
@@ -74,9 +76,9 @@ def delegated(home: Home, seed: int, reports: tuple[int, int] = (0, 1), prefix: 
         return run.end()
 
 
-def changes(home: Home, a: str, b: str) -> list[tuple[str, list[str]]]:
+def changes(store: Store, a: str, b: str) -> list[tuple[str, list[str]]]:
     """Return the name and the differences of each changed step."""
-    steps = comparison_of(home, a, b)["steps"]
+    steps = comparison_of(store, a, b)["steps"]
     return [(step["a"]["name"], step["differs"]) for step in steps if step["change"] != "same"]
 
 
@@ -85,8 +87,9 @@ def test_only_confused_ids_are_a_difference(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     first, second = delegated(home, 1), delegated(home, 2, prefix="abc")
     swapped = delegated(home, 3, (1, 0))
-    assert changes(home, first, second) == []
-    assert changes(home, first, swapped) == [("find_order", ["result"])] * 2
+    with open_store(home) as store:
+        assert changes(store, first, second) == []
+        assert changes(store, first, swapped) == [("find_order", ["result"])] * 2
     runner = CliRunner()
     found = runner.invoke(cli, ["--home", str(home.path), "diff", first, second, "--content"])
     assert "steps are identical" in found.stdout
@@ -138,9 +141,9 @@ def test_prompts_of_two_homes_are_compared_by_text(tmp_path: Path, has_content: 
             ["--home", home.path, "import", "bundle", bundle],
         ):
             assert runner.invoke(cli, [str(each) for each in command]).exit_code == 0
-    digests = query_rows(home, "SELECT DISTINCT system FROM zones")
-    assert len(digests) == 2
-    assert changes(home, *ids) == []
+    with open_store(home) as store:
+        assert len(list(store.sql("SELECT DISTINCT system FROM zones").rows)) == 2
+        assert changes(store, *ids) == []
     with serving(home) as client:
         words = client.get(f"/compare?a={ids[0]}&b={ids[1]}").words
     assert all(f"different content {part}" not in words for part in PARTS)
@@ -164,9 +167,11 @@ def test_prompts_of_one_home_are_compared_without_texts(tmp_path: Path) -> None:
     quiet = [part for each in ids for part in ("--session", each)]
     pruned = CliRunner().invoke(cli, ["--home", str(home.path), "prune", "--content-only", *quiet])
     assert pruned.exit_code == 0, pruned.output
-    assert changes(home, ids[0], ids[1]) == []
-    assert changes(home, ids[0], ids[2]) == [("/v1/messages", ["system_prompt"])]
-    [gap] = comparison_of(home, ids[0], ids[1])["not_compared"]
+    with open_store(home) as store:
+        assert changes(store, ids[0], ids[2]) == [("/v1/messages", ["system_prompt"])]
+        found = comparison_of(store, ids[0], ids[1])
+    assert {step["change"] for step in found["steps"]} == {"same"}
+    [gap] = found["not_compared"]
     assert (gap["reason"], gap["missing_in"]) == ("content_missing", ["a", "b"])
 
 
@@ -177,9 +182,9 @@ def test_a_session_without_content_differs_only_in_known_parts(tmp_path: Path) -
     CliRunner().invoke(
         cli, ["--home", str(home.path), "prune", "--content-only", "--session", first]
     )
-    assert changes(home, first, second) == []
     with serving(home) as client:
         words = client.get(f"/compare?a={first}&b={second}").words
+    assert "are identical." in words
     assert "input and result, because the content of A is missing." in words
 
 
@@ -207,11 +212,14 @@ def test_a_changed_prompt_is_a_difference(tmp_path: Path) -> None:
     first, changed, later, same = record_prompts(
         home, (FIRST, "Go on."), (SECOND_PROMPT, "Go on."), (FIRST, "Stop."), (FIRST, "Go on.")
     )
-    assert changes(home, first, same) == []
-    assert changes(home, first, changed) == [("/v1/messages", ["messages"])]
-    assert changes(home, first, later) == [("/v1/messages", ["messages"])]
-    steps = comparison_of(home, first, later)["steps"]
-    assert [step["a"]["turn"] for step in steps if step["change"] != "same"] == [2]
+    with open_store(home) as store:
+        assert changes(store, first, same) == []
+        assert changes(store, first, changed) == [("/v1/messages", ["messages"])]
+        steps = comparison_of(store, first, later)["steps"]
+    [step] = [step for step in steps if step["change"] != "same"]
+    assert (step["a"]["name"], step["a"]["turn"], step["differs"]) == (
+        "/v1/messages", 2, ["messages"],
+    )  # fmt: skip
     with serving(home) as client:
         page = client.get(f"/compare?a={first}&b={changed}")
     assert "First change of content: request in turn 1 : different new messages" in page.words
@@ -230,13 +238,14 @@ def test_a_changed_prompt_is_found_without_reading_content(tmp_path: Path) -> No
     sessions = [part for each in (first, changed, same) for part in ("--session", each)]
     pruned = ["--home", str(home.path), "prune", "--content-only", *sessions]
     assert runner.invoke(cli, pruned).exit_code == 0
-    assert changes(home, first, same) == []
-    assert changes(home, first, changed) == [("/v1/messages", ["messages"])]
+    with open_store(home) as store:
+        assert changes(store, first, same) == []
+        assert changes(store, first, changed) == [("/v1/messages", ["messages"])]
+        digests = [str(row[0]) for row in store.sql("SELECT messages FROM zones").rows]
     found = runner.invoke(cli, ["--home", str(home.path), "diff", first, changed])
     assert "different new messages" in found.stdout
     assert "prompts were compared by their digests" in found.stdout
     as_json = runner.invoke(cli, ["--home", str(home.path), "diff", first, changed, "--json"])
-    digests = [str(row[0]) for row in query_rows(home, "SELECT messages FROM zones")]
     assert all(each not in as_json.stdout for each in digests)
     result = runner.invoke(cli, ["--home", str(home.path), "diff", first, same])
     assert "all 1 steps are identical" in result.stdout

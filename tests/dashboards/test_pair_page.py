@@ -17,6 +17,7 @@ from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
 from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
+from agentobs.store.backend import open_store
 from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
 from dashboards.app.comparison.pair_texts import _changes
 from dashboards.figures import two_sessions
@@ -92,7 +93,8 @@ def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
     answer = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER, "--json"])
     assert answer.exit_code == 0
     result = json.loads(answer.stdout)
-    comparison = comparison_of(home, ONE, OTHER)
+    with open_store(home) as store:
+        comparison = comparison_of(store, ONE, OTHER)
     assert comparison["steps"][-1]["differs"] == ["model", "messages"]
     comparison["steps"][-1]["differs"].remove("messages")
     assert comparison == result
@@ -285,7 +287,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 def test_an_additional_step_shifts_no_other_step(runs: Runs) -> None:
     """Steps are aligned by what they do: the additional call is found, and the same calls stay aligned."""
     home, client, first, second = runs
-    comparison = comparison_of(home, first, second)
+    with open_store(home) as store:
+        comparison = comparison_of(store, first, second)
     found = [
         (step["change"], (step.get("a") or step.get("b"))["name"], step.get("differs"))
         for step in comparison["steps"]
@@ -470,10 +473,9 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     first = delegating(home, 1, ("docs", "tests"))
     second = delegating(home, 2, ("tests", "docs"), failing="tests")
-    lanes = {
-        (step.get("b") or step["a"])["lane"]: step["change"]
-        for step in comparison_of(home, first, second)["steps"]
-    }
+    with open_store(home) as store:
+        steps = comparison_of(store, first, second)["steps"]
+    lanes = {(step.get("b") or step["a"])["lane"]: step["change"] for step in steps}
     assert (lanes["main/docs#1"], lanes["main/tests#1"]) == ("same", "same")
     with serving(home) as client:
         page = client.get(f"/compare?a={first}&b={second}")
@@ -544,7 +546,8 @@ def test_the_duration_is_that_of_the_session(runs: Runs) -> None:
     home, client, first, second = runs
     query = "SELECT duration_ns FROM sessions ORDER BY started_ns"
     durations = [row[0] for row in query_rows(home, query)]
-    comparison = comparison_of(home, first, second)
+    with open_store(home) as store:
+        comparison = comparison_of(store, first, second)
     assert [comparison[each]["session_duration_ns"] for each in "ab"] == durations
     shown = [str(seconds(each)) for each in durations]
     words = client.get(f"/compare?a={first}&b={second}").words

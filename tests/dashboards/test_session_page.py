@@ -13,7 +13,7 @@ import pytest
 
 from agentobs.recording.journal.home import Home
 from agentobs.records.effect_facts import Command
-from agentobs.records.exchanges import ToolAnswer
+from agentobs.records.exchanges import Place, ToolAnswer
 from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.analysis.diagnosis import SIGNATURES
@@ -39,14 +39,16 @@ from tests.store.recordings import (
     write_facts,
 )
 
-LONG, FAILED, RUNNING, LOST, ODD, REFUSED, OUT_OF_TURNS = map(session_id, range(1, 8))
+LONG, FAILED, RUNNING, LOST, ODD, REFUSED, OUT_OF_TURNS, COMPACTED = map(session_id, range(1, 9))
 TURNS = 120
 EVIL = "</td><script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with sessions that are long, failed in two turns, crashed, lost records, or have unusual names."""
+    """A home with sessions that are long, failed in two turns, crashed, lost records, have unusual names, were resumed,
+    or compacted the conversation.
+    """
     home = a_home(tmp_path_factory.mktemp("sessions"))
     calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
     record(home, conversation(1, turns=TURNS, name="long", team="red"))
@@ -82,6 +84,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
             ),
         ],
     )
+    record(
+        home,
+        [
+            start(8, "compacted"),
+            attempt(8, 1, content=calls),
+            replace(refused, place=Place(COMPACTED)),
+            replace(
+                context_event("compaction", 2.5, "auto", tokens_before=9_000), session_id=COMPACTED
+            ),
+            attempt(8, 3, cache_creation_input_tokens=500),
+            replace(attempt(8, 4), answer=replace(cut.answer, ending="cut")),
+            end(8),
+        ],
+    )
+    record(home, conversation(9))
+    resumed = start(10, "resumed", T0 + 90 * SECOND)
+    fact = replace(resumed.start, continues_session_id=Label(session_id(9)), relation="resume")
+    resumed = replace(resumed, start=fact)
+    at = T0 + 91 * SECOND
+    record(home, [resumed, attempt(10, 1, at=at), end(10, T0 + 99 * SECOND)])
     return home
 
 
@@ -322,25 +344,12 @@ def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path
         assert all(f"/attempts/{each}" in steps.links("/attempts/") for each in attempts(home))
 
 
-def test_the_sessions_of_a_conversation_are_linked(tmp_path: Path) -> None:
+def test_the_sessions_of_a_conversation_are_linked(client: Client) -> None:
     """A session that was resumed lists all sessions of its conversation with their costs."""
-    home = a_home(tmp_path)
-    record(home, conversation(1))
-    resumed = start(2, "resumed", T0 + 90 * SECOND)
-    fact = replace(resumed.start, continues_session_id=Label(session_id(1)), relation="resume")
-    record(
-        home,
-        [
-            replace(resumed, start=fact),
-            attempt(2, 1, at=T0 + 91 * SECOND),
-            end(2, T0 + 99 * SECOND),
-        ],
-    )
-    with serving(home) as client:
-        for one, other in ((1, 2), (2, 1)):
-            got = client.get(f"/sessions/{session_id(one)}?tab=overview")
-            assert "Sessions of this conversation (2)" in got.words
-            assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
+    for one, other in ((9, 10), (10, 9)):
+        got = client.get(f"/sessions/{session_id(one)}?tab=overview")
+        assert "Sessions of this conversation (2)" in got.words
+        assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
 
 
 def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
@@ -470,30 +479,15 @@ def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
         assert not gone.path.exists()
 
 
-def test_the_tab_cost_names_compactions_and_what_is_uncertain(tmp_path: Path) -> None:
+def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client: Client) -> None:
     """The summary names what compactions wrote to the cache, failed calls, and why a total is a lower bound."""
-    home = a_home(tmp_path)
-    calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}]
-    failed = replace(
-        tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND), answer=ToolAnswer("no", True)
-    )
-    cut = attempt(1, 4)
-    record(
+    [[partly]] = query_rows(
         home,
-        [
-            start(1),
-            attempt(1, 1, content=calls),
-            failed,
-            context_event("compaction", 2.5, "auto", tokens_before=9_000),
-            attempt(1, 3, cache_creation_input_tokens=500),
-            replace(cut, answer=replace(cut.answer, ending="cut")),
-            end(1),
-        ],
+        "SELECT count(*) FROM costs "
+        f"WHERE cost_status = 'lower_bound' AND session_id = '{COMPACTED}'",
     )
-    [[partly]] = query_rows(home, "SELECT count(*) FROM costs WHERE cost_status = 'lower_bound'")
     assert partly == 1
-    with serving(home) as client:
-        words = client.get(f"/sessions/{session_id(1)}?tab=cost").words
+    words = client.get(f"/sessions/{COMPACTED}?tab=cost").words
     assert (
         "1 compaction rewrote the cache: the request after it wrote 500 tokens to it; "
         "their cost is part of the total." in words

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -96,90 +95,112 @@ def test_a_get_shows_no_content(home: Home, client: Client) -> None:
         assert (got.status, got.headers["location"]) == (303, f"/attempts/{first}")
 
 
-def test_the_results_of_our_agent_loop(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """The home of an agent of our loop, with failed attempts and calls."""
+    home = sample_home(tmp_path_factory.mktemp("sample"))
+    with serving(home) as made:
+        yield home, made
+
+
+def test_the_results_of_our_agent_loop(sample: tuple[Home, Client]) -> None:
     """A result that was recorded when the tool ran is shown, even if no request contains it."""
-    home = sample_home(tmp_path)
+    home, client = sample
     rows = query_rows(
         home, "SELECT attempt_id, ordinal FROM tool_calls WHERE name = 'look' ORDER BY requested_ns"
     )
-    with serving(home) as client:
-        got = client.press(f"/attempts/{rows[0][0]}/call", ordinal=rows[0][1])
-        assert "Calls look" in got.words
-        assert "Result from look" in got.words
+    got = client.press(f"/attempts/{rows[0][0]}/call", ordinal=rows[0][1])
+    assert "Calls look" in got.words
+    assert "Result from look" in got.words
 
 
-def test_the_error_of_a_request_and_of_a_call(tmp_path: Path) -> None:
+def test_the_error_of_a_request_and_of_a_call(sample: tuple[Home, Client]) -> None:
     """The text of an error is shown after a click: what the provider responded, or the result of the tool."""
-    home = sample_home(tmp_path)
+    home, client = sample
     session = only_session(home)
     [[failed]] = query_rows(home, "SELECT attempt_id FROM attempts WHERE outcome = 'http_error'")
     [call_row] = query_rows(
         home, "SELECT attempt_id, ordinal, tool_use_id FROM tool_calls WHERE is_error"
     )
-    with serving(home) as client:
-        got = client.press(f"/attempts/{failed}/error", step=failed)
-        assert "Provider error" in got.words
-        assert "overloaded" in got.words
-        step = " ".join(map(str, call_row))
-        found = client.press(f"/attempts/{call_row[0]}/error", step=step)
-        assert "Error from look" in found.words
-        page = client.get(f"/sessions/{session}")
-        assert "Provider error" not in page.words
-        steps = [
-            parse_qs(urlsplit(each).query)["step"][0]
-            for each in page.links("/sessions/")
-            if "step=" in each
-        ]
-        assert {failed, step} <= set(steps)
+    got = client.press(f"/attempts/{failed}/error", step=failed)
+    assert "Provider error" in got.words
+    assert "overloaded" in got.words
+    step = " ".join(map(str, call_row))
+    found = client.press(f"/attempts/{call_row[0]}/error", step=step)
+    assert "Error from look" in found.words
+    page = client.get(f"/sessions/{session}")
+    assert "Provider error" not in page.words
+    steps = [
+        parse_qs(urlsplit(each).query)["step"][0]
+        for each in page.links("/sessions/")
+        if "step=" in each
+    ]
+    assert {failed, step} <= set(steps)
 
 
-def test_the_error_names_the_tool_as_the_page_does(tmp_path: Path) -> None:
-    """If facts have a digest in place of the name of a tool, its error is titled with the original name."""
-    home, name = a_home(tmp_path), "write the report"
-    calls = [{"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}]
-    failed = tool(1, "toolu_1", name, at=T0 + 2 * SECOND)
-    failed = replace(failed, answer=ToolAnswer("no disk", True))
-    record(home, [start(1), attempt(1, 1, content=calls), failed, end(1, failed=True)])
-    [row] = query_rows(home, "SELECT attempt_id, ordinal, tool_use_id, name FROM tool_calls")
-    assert str(row[3]).startswith(DIGEST)
-    with serving(home) as client:
-        step = " ".join(map(str, row[:3]))
-        found = client.press(f"/attempts/{row[0]}/error", step=step)
-        assert f"Error from {name}" in found.words
-        assert DIGEST not in found.html
-        page = client.get(f"/sessions/{session_id(1)}")
-        assert f"tool call {name}" in page.words
-        assert "Before it" not in page.words
+TOOL = "write the report"
+"""The name of a tool that facts contain as a digest."""
 
 
-def test_an_exception_is_shown_as_its_class_and_message(tmp_path: Path) -> None:
-    """An exception that a tool raised is one line, in the error, the input and result, and the transcript."""
-    home = a_home(tmp_path)
-    calls = [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
-    failed = tool(1, "toolu_1", "look", at=T0 + 2 * SECOND)
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """Two sessions that failed after a call failed: that of TOOL, and one that raised an exception."""
+    home = a_home(tmp_path_factory.mktemp("failures"))
     raised = error_to_json(TimeoutError("no answer from db-primary"))
-    failed = replace(failed, answer=ToolAnswer(raised, True, "failed"))
-    record(home, [start(1), attempt(1, 1, content=calls), failed, end(1, failed=True)])
-    [row] = query_rows(home, "SELECT attempt_id, ordinal, tool_use_id FROM tool_calls")
-    with serving(home) as client:
-        step = " ".join(map(str, row))
-        shown = (
-            client.press(f"/attempts/{row[0]}/error", step=step),
-            client.press(f"/attempts/{row[0]}/call", ordinal=row[1]),
-            client.press(f"/sessions/{session_id(1)}/transcript"),
-        )
-        for each in shown:
-            assert "Error from look TimeoutError: no answer from db-primary" in each.words
-            assert each.words.count("no answer from db-primary") == 1
-            assert "builtins" not in each.html
+    answers = (TOOL, ToolAnswer("no disk", True)), ("look", ToolAnswer(raised, True, "failed"))
+    for number, (name, answer) in enumerate(answers, start=1):
+        calls = [{"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}]
+        failed = replace(tool(number, "toolu_1", name, at=T0 + 2 * SECOND), answer=answer)
+        asked = attempt(number, 1, content=calls)
+        record(home, [start(number), asked, failed, end(number, failed=True)])
+    with serving(home) as made:
+        yield home, made
 
 
-def test_a_retry_shows_the_messages_of_its_request(tmp_path: Path) -> None:
+def call_of(home: Home, session: str) -> list[str]:
+    """Return the attempt, the ordinal, the ID and the name of the only tool call of a session."""
+    [row] = query_rows(
+        home,
+        "SELECT attempt_id, ordinal, tool_use_id, name FROM tool_calls "
+        f"WHERE session_id = '{session}'",
+    )
+    return [str(each) for each in row]
+
+
+def test_the_error_names_the_tool_as_the_page_does(failures: tuple[Home, Client]) -> None:
+    """If facts have a digest in place of the name of a tool, its error is titled with the original name."""
+    home, client = failures
+    attempt_id, *others, stored_name = call_of(home, session_id(1))
+    assert stored_name.startswith(DIGEST)
+    step = " ".join((attempt_id, *others))
+    found = client.press(f"/attempts/{attempt_id}/error", step=step)
+    assert f"Error from {TOOL}" in found.words
+    assert DIGEST not in found.html
+    page = client.get(f"/sessions/{session_id(1)}")
+    assert f"tool call {TOOL}" in page.words
+    assert "Before it" not in page.words
+
+
+def test_an_exception_is_shown_as_its_class_and_message(failures: tuple[Home, Client]) -> None:
+    """An exception that a tool raised is one line, in the error, the input and result, and the transcript."""
+    home, client = failures
+    attempt_id, ordinal, call_id, _ = call_of(home, session_id(2))
+    shown = (
+        client.press(f"/attempts/{attempt_id}/error", step=f"{attempt_id} {ordinal} {call_id}"),
+        client.press(f"/attempts/{attempt_id}/call", ordinal=ordinal),
+        client.press(f"/sessions/{session_id(2)}/transcript"),
+    )
+    for each in shown:
+        assert "Error from look TimeoutError: no answer from db-primary" in each.words
+        assert each.words.count("no answer from db-primary") == 1
+        assert "builtins" not in each.html
+
+
+def test_a_retry_shows_the_messages_of_its_request(sample: tuple[Home, Client]) -> None:
     """The messages of a retry are new since the previous request, not since the failed attempt."""
-    home = sample_home(tmp_path / "retry")
+    home, client = sample
     first, retry = attempts(home)[:2]
-    with serving(home) as client:
-        shown = [client.press(f"/attempts/{each}/messages").html for each in (first, retry)]
+    shown = [client.press(f"/attempts/{each}/messages").html for each in (first, retry)]
     question = re.compile(r'<div class="message user.*?</div>\s*</div>', re.DOTALL)
     assert question.findall(shown[0])
     assert question.findall(shown[0]) == question.findall(shown[1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,6 +30,7 @@ from tests.dashboards.live_app import (
 )
 from tests.exporters.sample_session import sample_home
 from tests.provider_script import call, streamed, text
+from tests.queries import query
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)> \u202egnp\u202c \x1b[31m [go](javascript:alert(1))"
 LONG = "a line of ten million letters: " + "x" * 10_000_000
@@ -195,64 +197,95 @@ def test_content_is_never_cached(home: Home, client: Client) -> None:
     assert "no-store" in got.headers["cache-control"]
 
 
-def test_unrecorded_content_has_no_button(tmp_path: Path) -> None:
-    """If content was not recorded, the page explains this without a button, and so does a direct request."""
-    home = record_weather_agent(tmp_path, Options(content="off"), prompt="canary-prompt")
-    session = only_session(home)
-    with serving(home) as client:
-        got = client.get(f"/sessions/{session}?tab=transcript")
-        assert "This session was recorded without content" in got.words
-        assert "Show content" not in got.words
-        result = client.press(f"/sessions/{session}/transcript").words
-        assert "the session was recorded without content" in result
-        assert "canary" not in result
+@dataclass(frozen=True)
+class Withheld:
+    """A home with sessions whose content is not available, by the reason."""
+
+    home: Home
+    client: Client
+    sessions: Mapping[str, str]
+
+    def transcript(self, reason: str) -> str:
+        return f"/sessions/{self.sessions[reason]}/transcript"
 
 
-def test_pruned_content_is_explained(tmp_path: Path) -> None:
-    """The page shows the day of the pruning, and states that the facts were kept."""
-    home = record_weather_agent(tmp_path, prompt="canary-prompt")
-    session = only_session(home)
+SEALING_KEY = bytes(range(32)).hex()
+
+
+@pytest.fixture(scope="module")
+def withheld(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Withheld]:
+    """Sessions whose content was not recorded, pruned, damaged or encrypted."""
+    path = tmp_path_factory.mktemp("withheld")
+    sessions: dict[str, str] = {}
+
+    def recorded(reason: str, options: Options | None = None) -> Home:
+        home = record_weather_agent(path, options, prompt="canary-prompt")
+        [sessions[reason]] = [
+            str(row[0])
+            for row in query(
+                "SELECT session_id FROM sessions ORDER BY started_ns DESC LIMIT 1", home=home
+            )
+        ]
+        return home
+
+    home = recorded("damaged")
+    [content] = home.segments.glob("*.content*")
+    whole = content.read_bytes()
+    content.write_bytes(whole.replace(b"Oslo is wet", b"Oslo is dry"))
+    assert content.read_bytes() != whole
+    recorded("unrecorded", Options(content="off"))
+    recorded("pruned")
     ingest(home)
-    prune(home, sessions=[session], what="content")
+    prune(home, sessions=[sessions["pruned"]], what="content")
+    with mock.patch.dict(os.environ, {KEY_VARIABLE: SEALING_KEY}):
+        recorded("encrypted")
     with serving(home) as client:
-        page = client.get(f"/sessions/{session}?tab=transcript").words
-        assert "The content was deleted on" in page
-        assert "all other data was kept." in page
-        result = client.press(f"/sessions/{session}/transcript").words
-        assert "was pruned on" in result
-        assert "canary" not in result
-        assert "was pruned on" in client.press(f"/attempts/{attempts(home)[0]}/exchange").words
+        yield Withheld(home, client, sessions)
 
 
-def test_damaged_content_affects_only_itself(tmp_path: Path) -> None:
+def test_unrecorded_content_has_no_button(withheld: Withheld) -> None:
+    """If content was not recorded, the page explains this without a button, and so does a direct request."""
+    got = withheld.client.get(f"/sessions/{withheld.sessions['unrecorded']}?tab=transcript")
+    assert "This session was recorded without content" in got.words
+    assert "Show content" not in got.words
+    result = withheld.client.press(withheld.transcript("unrecorded")).words
+    assert "the session was recorded without content" in result
+    assert "canary" not in result
+
+
+def test_pruned_content_is_explained(withheld: Withheld) -> None:
+    """The page shows the day of the pruning, and states that the facts were kept."""
+    session, client = withheld.sessions["pruned"], withheld.client
+    page = client.get(f"/sessions/{session}?tab=transcript").words
+    assert "The content was deleted on" in page
+    assert "all other data was kept." in page
+    result = client.press(withheld.transcript("pruned")).words
+    assert "was pruned on" in result
+    assert "canary" not in result
+    sql = f"SELECT attempt_id FROM attempts WHERE session_id = '{session}' ORDER BY started_ns"
+    [first, *_] = query_rows(withheld.home, sql)
+    assert "was pruned on" in client.press(f"/attempts/{first[0]}/exchange").words
+
+
+def test_damaged_content_affects_only_itself(withheld: Withheld) -> None:
     """Damaged content is replaced by an explanation, and the rest of the transcript is shown."""
-    home = record_weather_agent(tmp_path, prompt="canary-prompt")
-    [path] = home.segments.glob("*.content*")
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b"Oslo is wet", b"Oslo is dry"))
-    assert path.read_bytes() != whole
-    with serving(home) as client:
-        result = client.press(f"/sessions/{only_session(home)}/transcript")
-        assert result.status == 200
-        assert "canary-prompt" in result.words
-        assert "Not available: content" in result.words
-        assert "agentobs verify shows" in result.words
-        assert "Oslo is" not in result.words
+    result = withheld.client.press(withheld.transcript("damaged"))
+    assert result.status == 200
+    assert "canary-prompt" in result.words
+    assert "Not available: content" in result.words
+    assert "agentobs verify shows" in result.words
+    assert "Oslo is" not in result.words
 
 
-def test_encrypted_content_needs_its_key(tmp_path: Path) -> None:
+def test_encrypted_content_needs_its_key(withheld: Withheld) -> None:
     """Without the key, the pages show all facts and name the key; with the key, they show the content."""
-    key = bytes(range(32)).hex()
-    with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
-        home = record_weather_agent(tmp_path, prompt="canary-prompt")
-    path = f"/sessions/{only_session(home)}/transcript"
-    with serving(home) as client:
-        result = client.press(path).words
-        assert "the content is sealed, and there is no key" in result
-        assert "canary" not in result
-        assert client.get(f"/sessions/{only_session(home)}").status == 200
-        with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
-            assert "canary-prompt" in client.press(path).words
+    path, client = withheld.transcript("encrypted"), withheld.client
+    result = client.press(path).words
+    assert "the content is sealed, and there is no key" in result
+    assert "canary" not in result
+    assert client.get(path.removesuffix("/transcript")).status == 200
+    with mock.patch.dict(os.environ, {KEY_VARIABLE: SEALING_KEY}):
+        assert "canary-prompt" in client.press(path).words
 
 
 def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
@@ -275,60 +308,61 @@ def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
         assert "overloaded_error" in main.words
 
 
-def test_a_transcript_is_paged(tmp_path: Path) -> None:
-    """The pages contain the complete session, and a page does not repeat the messages of earlier pages."""
-    turns = 45
+TURNS = 45
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, str]]:
+    """A session with three pages of turns, each with a call except the last one, and its ID."""
     replies = [
-        streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
+        streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, TURNS)
     ]
     home = record_weather_agent(
-        tmp_path, prompt="first-prompt", answers=[*replies, streamed(text("the-end"), number=turns)]
+        tmp_path_factory.mktemp("long"),
+        prompt="first-prompt",
+        answers=[*replies, streamed(text("the-end"), number=TURNS)],
     )
-    path = f"/sessions/{only_session(home)}/transcript"
-    with serving(home) as client:
-        result = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
+    with serving(home) as made:
+        yield made, only_session(home)
+
+
+def test_a_transcript_is_paged(long: tuple[Client, str]) -> None:
+    """The pages contain the complete session, and a page does not repeat the messages of earlier pages."""
+    client, session = long
+    path = f"/sessions/{session}/transcript"
+    result = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
     assert [len(re.findall("Turn [0-9]", each)) for each in result] == [20, 20, 5, 5]
     whole = "".join(result[:3])
-    assert [whole.count(f"answer-{n}.") for n in range(1, turns)] == [1] * (turns - 1)
+    assert [whole.count(f"answer-{n}.") for n in range(1, TURNS)] == [1] * (TURNS - 1)
     assert whole.count("first-prompt") == 1
-    assert whole.count("Result from clock") == turns - 1
+    assert whole.count("Result from clock") == TURNS - 1
     assert "41–45 of 45" in result[2]
 
 
-def test_calls_are_paired_with_their_results(tmp_path: Path) -> None:
+def test_calls_are_paired_with_their_results(long: tuple[Client, str]) -> None:
     """A result is shown once, at its call, even if the call is the last one of a page; each turn has its time."""
-    turns = 22
-    replies = [
-        streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
-    ]
-    home = record_weather_agent(
-        tmp_path, answers=[*replies, streamed(text("the-end"), number=turns)]
-    )
-    path = f"/sessions/{only_session(home)}/transcript"
-    with serving(home) as client:
-        first, last = (client.press(path, page=number) for number in (1, 2))
-        for number in range(1, 21):
-            turn = first.html.partition(f'id="turn-{number}"')[2].partition("</article>")[0]
-            assert turn.count("Result from clock") == 1
-            assert turn.index("Calls clock") < turn.index("Result from clock")
-            assert re.search(r"[0-9.]+ (ms|s|µs), ", turn)
-        assert first.words.count("Result from clock") == 20
-        assert last.words.count("Result from clock") == 1
-        assert "Result from clock" not in last.html.partition('id="turn-21"')[0]
+    client, session = long
+    path = f"/sessions/{session}/transcript"
+    first, second = (client.press(path, page=number) for number in (1, 2))
+    for number in range(1, 21):
+        turn = first.html.partition(f'id="turn-{number}"')[2].partition("</article>")[0]
+        assert turn.count("Result from clock") == 1
+        assert turn.index("Calls clock") < turn.index("Result from clock")
+        assert re.search(r"[0-9.]+ (ms|s|µs), ", turn)
+    assert first.words.count("Result from clock") == 20
+    assert second.words.count("Result from clock") == 20
+    assert "Result from clock" not in second.html.partition('id="turn-21"')[0]
 
 
-def test_a_turn_can_be_opened(tmp_path: Path) -> None:
+def test_a_turn_can_be_opened(long: tuple[Client, str]) -> None:
     """A number of a turn opens the page that contains it; a turn in the URL is part of the button."""
-    replies = [streamed(call(n, "clock", n=n), number=n) for n in range(1, 45)]
-    home = record_weather_agent(tmp_path, answers=[*replies, streamed(text("end"), number=45)])
-    session = only_session(home)
-    with serving(home) as client:
-        got = client.press(f"/sessions/{session}/transcript", turn=30)
-        assert 'id="turn-30"' in got.html
-        assert "Requests 21–40 of 45" in got.words
-        assert 'id="turn-45"' in client.press(f"/sessions/{session}/transcript", turn=999).html
-        page = client.get(f"/sessions/{session}?tab=transcript&turn=30")
-        assert '<input type="hidden" name="turn" value="30">' in page.html
+    client, session = long
+    got = client.press(f"/sessions/{session}/transcript", turn=30)
+    assert 'id="turn-30"' in got.html
+    assert "Requests 21–40 of 45" in got.words
+    assert 'id="turn-45"' in client.press(f"/sessions/{session}/transcript", turn=999).html
+    page = client.get(f"/sessions/{session}?tab=transcript&turn=30")
+    assert '<input type="hidden" name="turn" value="30">' in page.html
 
 
 def test_a_rewritten_history_is_shown_again() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +16,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.inspection.step_digests import StepDigests, keyed_digests, step_digests
-from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import money, of_both, printable, seconds, text
-from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_in_session
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
 
 if TYPE_CHECKING:
     from agentobs.provider.dialect import Message
-    from agentobs.recording.journal.home import Home
     from agentobs.records.exchanges import Exchange
     from agentobs.store.label_texts import LabelTexts
     from agentobs.store.port import Store
@@ -80,10 +80,10 @@ def diff(
     elif light is not None:
         name = "--light" if light else "--interactive"
         raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
-    with Spinner("comparing"):
-        digests = None if content else _keyed_digests(context, (a, b))
+    with Spinner("comparing"), _needed_store(context, (a, b)) as store:
+        digests = None if content else _keyed_digests(store, (a, b))
         one, other = (
-            _Side(context, named, content, digests[at] if digests else None)
+            _Side(store, named, content, digests[at] if digests else None)
             for at, named in enumerate((a, b))
         )
         found = compared(one.parts, other.parts)
@@ -107,28 +107,26 @@ def diff(
         click.echo("\ncontent was not compared; pass --content to compare it")
 
 
-def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
+def comparison_of(store: Store, a: str, b: str) -> dict[str, Any]:
     """Return the comparison of two sessions, in the form that `--json` prints, without content.
 
     Steps also differ if their content does. For this, the content is read if it exists, but not returned.
 
     Args:
-        home: the home in which both sessions were recorded.
+        store: the store of the home in which both sessions were recorded.
         a: the ID of the first session.
         b: the ID of the second session.
     """
-    from agentobs.store.backend import open_store
     from agentobs.store.label_texts import LabelTexts
     from replay.divergence.session_diff import compared
 
-    with open_store(home) as store:
-        labels = LabelTexts(store)
-        digests, gaps = step_digests(store, (a, b))
-        (about_a, parts_a), (about_b, parts_b) = (
-            _facts_of(store, session_id, labels=labels, digests=each)
-            for session_id, each in zip((a, b), digests, strict=True)
-        )
-        about_a, about_b = labels.replace_in_dicts([about_a, about_b])
+    labels = LabelTexts(store)
+    digests, gaps = step_digests(store, (a, b))
+    (about_a, parts_a), (about_b, parts_b) = (
+        _facts_of(_SessionRows.of(store, session_id), labels=labels, digests=each)
+        for session_id, each in zip((a, b), digests, strict=True)
+    )
+    about_a, about_b = labels.replace_in_dicts([about_a, about_b])
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
     return {**found, "not_compared": [each.json() for each in gaps]} if gaps else found
 
@@ -161,7 +159,11 @@ class _Side:
     """One side of the comparison: steps, and a description with names as texts (`about`) or as digests (`facts`)."""
 
     def __init__(
-        self, context: click.Context, named: str, content: bool, digests: StepDigests | None
+        self,
+        store: Store | None,
+        named: str,
+        content: bool,
+        digests: StepDigests | None,
     ) -> None:
         self.session_title = ""
         """The title of the session; empty if it has none."""
@@ -184,15 +186,16 @@ class _Side:
             from agentobs.store.analysis.session_search import SessionTexts
             from agentobs.store.label_texts import LabelTexts
 
-            with open_store(context) as store:
-                session_id = session_of(store, named)
-                texts = _texts(context, session_id) if content else None
-                labels = LabelTexts(store)
-                self.about, self.parts = _facts_of(store, session_id, texts, labels, digests)
-                self.facts, self.stored_parts = _facts_of(store, session_id, None, None, digests)
-                [self.about] = labels.replace_in_dicts([self.about])
-                titles = SessionTexts(store, labels).titles([session_id])
-                self.session_title = titles.get(session_id, "")
+            assert store is not None
+            session_id = session_of(store, named)
+            texts = _texts(store, session_id) if content else None
+            labels = LabelTexts(store)
+            rows = _SessionRows.of(store, session_id)
+            self.about, self.parts = _facts_of(rows, texts, labels, digests)
+            self.facts, self.stored_parts = _facts_of(rows, None, None, digests)
+            [self.about] = labels.replace_in_dicts([self.about])
+            titles = SessionTexts(store, labels).titles([session_id])
+            self.session_title = titles.get(session_id, "")
 
     @property
     def title(self) -> str:
@@ -206,17 +209,49 @@ def _is_fixture(named: str) -> bool:
     return path.exists() and (path.is_dir() or path.suffix == ".jsonl")
 
 
-def _keyed_digests(context: click.Context, names: Sequence[str]) -> list[StepDigests] | None:
+@contextmanager
+def _needed_store(context: click.Context, names: Sequence[str]) -> Iterator[Store | None]:
+    """Connect to the store of the chosen home; yield None if both sides are fixtures."""
+    if all(map(_is_fixture, names)):
+        yield None
+    else:
+        with open_store(context) as store:
+            yield store
+
+
+def _keyed_digests(store: Store | None, names: Sequence[str]) -> list[StepDigests] | None:
     """Return the keyed digests of the prompts of two sessions; None if they cannot be compared."""
-    if any(map(_is_fixture, names)):
+    if store is None or any(map(_is_fixture, names)):
         return None
-    with open_store(context) as store:
-        return keyed_digests(store, [session_of(store, each) for each in names])
+    return keyed_digests(store, [session_of(store, each) for each in names])
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionRows:
+    """The rows of a session from which its description and its steps are made."""
+
+    session_id: str
+    summary: dict[str, Any]
+    steps: Sequence[dict[str, Any]]
+    lanes: Sequence[dict[str, Any]]
+    """The rows of `internal/lane_names`."""
+    partial: Set[str]
+    """The attempts whose output tokens are a lower bound."""
+
+    @classmethod
+    def of(cls, store: Store, session_id: str) -> _SessionRows:
+        """Read the rows of a session."""
+        [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
+        listed = store.rows("session_steps", session_id=session_id).dicts()
+        # A fixture has no steps of tools that the provider ran: they are part of its responses.
+        steps = [row for row in listed if row["runs_on"] != "provider"]
+        lanes = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
+        partial = store.rows("internal/partial_counts", session_id=session_id).rows
+        return cls(session_id, summary, steps, lanes, {str(row[0]) for row in partial})
 
 
 def _facts_of(
-    store: Store,
-    session_id: str,
+    known: _SessionRows,
     texts: _Texts | None = None,
     labels: LabelTexts | None = None,
     digests: StepDigests | None = None,
@@ -224,29 +259,23 @@ def _facts_of(
     """Return a session's description and its steps.
 
     Args:
-        store: the store.
-        session_id: the session.
+        known: the rows of the session.
         texts: the content of the steps, if content is compared.
         labels: the texts that replace digests in the steps; None keeps the digests.
         digests: the digests of the content of the steps, if they are compared.
     """
     from replay.divergence.session_diff import Part, stable_lane_names
 
-    [summary] = store.rows("internal/session_summary", session_id=session_id).dicts()
-    parent, forked_turn = summary["continues_session_id"], summary["forked_turn"]
-    listed: Sequence[dict[str, Any]] = store.rows("session_steps", session_id=session_id).dicts()
-    # A fixture has no steps of tools that the provider ran: they are part of its responses.
-    rows: Sequence[dict[str, Any]] = [row for row in listed if row["runs_on"] != "provider"]
-    if labels is not None:
-        rows = labels.replace_in_dicts(rows)
-        [summary] = labels.replace_in_dicts([summary])
+    restore = labels.replace_in_dicts if labels is not None else list
+    parent, forked_turn = known.summary["continues_session_id"], known.summary["forked_turn"]
+    summary, *rows = restore([known.summary, *known.steps])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     recorded = list(dict.fromkeys(row["lane"] for row in rows))
     lanes = stable_lane_names(recorded, calls)
-    restore = labels.replace_in_dicts if labels is not None else list
-    names = names_in_session(store, session_id, restore)
-    agent_lanes = stable_lane_names(recorded, calls, _agent_types(store, session_id, labels))
-    partial = {row[0] for row in store.rows("internal/partial_counts", session_id=session_id).rows}
+    names = names_of_rows(known.lanes, restore)
+    types = {row["lane"]: row["agent_type"] for row in restore(known.lanes)}
+    types = {lane: agent_type for lane, agent_type in types.items() if agent_type is not None}
+    agent_lanes = stable_lane_names(recorded, calls, types)
     fields = Part.__dataclass_fields__
     parts = [
         Part(
@@ -254,7 +283,7 @@ def _facts_of(
             lane=lanes[row["lane"]],
             agent=name_of_lane(row["lane"], names),
             agent_lane=agent_lanes[row["lane"]],
-            counts_status="lower_bound" if row["id"] in partial else None,
+            counts_status="lower_bound" if row["id"] in known.partial else None,
             digests=None if digests is None else digests.digests.get((row["kind"], row["id"])),
             ids=None if digests is None else digests.ids.get((row["kind"], row["id"])),
             texts=None if texts is None else texts.get((row["kind"], row["id"])),
@@ -263,7 +292,7 @@ def _facts_of(
     ]
     about = {
         "name": str(summary["name"]),
-        "session_id": session_id,
+        "session_id": known.session_id,
         "outcome": str(summary["status"]),
     }
     if summary["duration_ns"] is not None:
@@ -273,31 +302,19 @@ def _facts_of(
     return about, parts
 
 
-def _agent_types(store: Store, session_id: str, labels: LabelTexts | None) -> dict[str, str]:
-    """Return the types of a session's sub-agents, by the recorded names of their lanes."""
-    rows: Sequence[dict[str, Any]] = store.rows(
-        "internal/lane_names", session_ids=[session_id]
-    ).dicts()
-    if labels is not None:
-        rows = labels.replace_in_dicts(rows)
-    return {row["lane"]: row["agent_type"] for row in rows if row["agent_type"] is not None}
-
-
 _Texts = dict[tuple[str, str], dict[str, Any]]
 """Content, by kind and ID of the step."""
 
 
-def _texts(context: click.Context, session_id: str) -> _Texts:
+def _texts(store: Store, session_id: str) -> _Texts:
     """Return the content of a session, by kind and ID of the step.
 
     Raises:
         RecordingError: the content was not recorded, or was deleted.
     """
-    from agentobs.cli.terminal.recordings import load_recording
-
-    session = load_recording(home_option(context), session_id)
     last_requests: _LastRequests = {}
-    contents = (_content_of(each, last_requests) for each in session.exchanges)
+    exchanges = store.content(session_id).exchanges
+    contents = (_content_of(each, last_requests) for each in exchanges)
     return {step: texts for step, texts in contents if texts}
 
 

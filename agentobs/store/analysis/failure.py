@@ -39,12 +39,21 @@ class Failure:
         return {name: value for name, value in known.items() if value is not None}
 
 
-def explain_failure(store: Store, session_id: str) -> Failure | None:
-    """Return why a session failed; None if it did not fail."""
+def explain_failure(
+    store: Store, session_id: str, steps: Sequence[Row] | None = None
+) -> Failure | None:
+    """Return why a session failed; None if it did not fail.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        steps: its rows of `session_steps`, if they were read before.
+    """
     row = next(iter(store.rows("internal/failure", session_id=session_id).dicts()), None)
     if row is None:
         return None
-    steps = list(store.rows("session_steps", session_id=session_id).dicts())
+    if steps is None:
+        steps = list(store.rows("session_steps", session_id=session_id).dicts())
     return Failure(row, _before(steps, row))
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.app.store_view import Row, View
+from dashboards.app.comparison.compared_session import ComparedSession
+from dashboards.app.store_view import Row
 from dashboards.panels.pair_summary import ending, row
 from dashboards.panels.session_outcomes import has_failed
 
@@ -23,17 +24,17 @@ class StepPlaces:
     """The IDs of the tool calls whose result is an error."""
 
     @classmethod
-    def of(cls, view: View, session_id: str) -> StepPlaces:
+    def of(cls, side: ComparedSession) -> StepPlaces:
         """Return the places of the steps of a session."""
         # The trace names a call by its stored ID, which may be a digest; a comparison by its original ID.
-        rows = list(view.store.rows("internal/session_tool_calls", session_id=session_id).dicts())
+        name = "internal/session_tool_calls"
         calls: dict[str, str] = {}
         failed: set[str] = set()
-        for stored, shown in zip(rows, view.texts.replace_in_dicts(rows), strict=True):
+        for stored, shown in zip(side.rows(name), side.restored(name), strict=True):
             ids = str(stored["tool_use_id"]), str(shown["tool_use_id"])
             calls.update(dict.fromkeys(ids, _call_step(stored)))
             failed.update(ids if stored["is_error"] else ())
-        return cls(session_id, calls, frozenset(failed))
+        return cls(side.session_id, calls, frozenset(failed))
 
     def step_id(self, part: Mapping[str, Any] | None) -> str | None:
         """Return the ID of a step in the trace; None if it has none."""
@@ -63,7 +64,7 @@ def _call_step(call: Row) -> str:
 
 
 def endings(
-    view: View,
+    sides: Sequence[ComparedSession],
     steps: Sequence[Row],
     summaries: Sequence[Sequence[Row]],
     failures: Sequence[Row | None],
@@ -76,11 +77,11 @@ def endings(
     ]
     is_same_task = any(step["change"] == "same" for step in steps)
     found = []
-    for at, (summary, failure, place) in enumerate(zip(summaries, failures, places, strict=True)):
+    known = zip(sides, summaries, failures, places, strict=True)
+    for at, (session, summary, failure, place) in enumerate(known):
         continues = at == 1 and is_same_task and turns[1] > turns[0]
         status = str(summary[0]["status"]) if summary else ""
-        rows = view.store.rows("internal/failed_sub_agents", session_id=place.session_id)
-        agents = list(rows.dicts())  # steps are named by stored IDs
+        agents = session.rows("internal/failed_sub_agents")  # steps are named by stored IDs
         words = ending(
             "AB"[at],
             status,
@@ -88,7 +89,8 @@ def endings(
             failure,
             continues=continues,
             failed_agents=[
-                str(each["agent_type"] or "") for each in view.texts.replace_in_dicts(agents)
+                str(each["agent_type"] or "")
+                for each in session.restored("internal/failed_sub_agents")
             ],
         )
         step = failure and place.failed_step(failure)

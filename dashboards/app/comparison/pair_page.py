@@ -17,6 +17,7 @@ from agentobs.runtime import process
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
+from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
 from dashboards.app.comparison.pair_picker import form
 from dashboards.app.paging import number_in, page_of
@@ -68,13 +69,14 @@ def _ids(
 def _compared(request: Request, ids: tuple[str, str]) -> Response:
     steps: list[Row]
     with site_of(request).reader.view() as view:
-        comparison = comparison_in(request, view, ids)
+        sides = [ComparedSession.of(request, view, each) for each in ids]
+        comparison = _comparison(request, view, sides)
         steps = list(comparison["steps"])
-        places = [StepPlaces.of(view, session_id) for session_id in ids]
-        running = [view.named("internal/session_summary", session_id=each) for each in ids]
-        failures = [_failure(view, session_id) for session_id in ids]
-        by_start, by_end = _in_time(view, ids, steps)
-        ended = endings(view, steps, running, failures, places)
+        places = [StepPlaces.of(side) for side in sides]
+        running = [side.rows("internal/session_summary") for side in sides]
+        failures = [next(iter(side.restored("internal/failure")), None) for side in sides]
+        by_start, by_end = _in_time(sides, steps)
+        ended = endings(sides, steps, running, failures, places)
         titles = SessionTexts(view.store, view.texts).titles(ids)
     names = lane_names(steps)
     different = [number for number in by_start if steps[number - 1]["change"] != "same"]
@@ -124,23 +126,24 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
     )
 
 
-def comparison_in(request: Request, view: View, ids: tuple[str, str]) -> Mapping[str, Any]:
+def _comparison(
+    request: Request, view: View, sides: Sequence[ComparedSession]
+) -> Mapping[str, Any]:
     """Return the comparison of two sessions, which is cached if both have ended.
 
     Raises:
         UsageError: sessions cannot be compared here.
     """
-    site = site_of(request)
-    compare = site.compare
+    compare = site_of(request).compare
     if compare is None:
         raise UsageError("sessions cannot be compared here", todo="Run agentobs diff A B instead")
-    prints = [view.named("listing/fingerprint", session_id=each) for each in ids]
-    if any(not rows or rows[0]["status"] == "running" for rows in prints):
-        return compare(site.home, *ids)
-    key = (site.home.path, *ids, *(rows[0]["fingerprint"] for rows in prints))
+    a, b = sides
+    if a.cache.key is None or b.cache.key is None:
+        return compare(view.store, a.session_id, b.session_id)
+    key = a.cache.key, b.cache.key
     recent = process.state(RecentComparisons).found
     if key not in recent:
-        found = compare(site.home, *ids)
+        found = compare(view.store, a.session_id, b.session_id)
         if len(recent) >= MOST_COMPARISONS:
             recent.clear()
         recent[key] = found
@@ -149,7 +152,7 @@ def comparison_in(request: Request, view: View, ids: tuple[str, str]) -> Mapping
 
 
 class RecentComparisons:
-    """A cache of the last comparisons of ended sessions, which the pages and the texts of a comparison share."""
+    """A cache of the last comparisons of ended sessions, which the pages of a comparison share."""
 
     def __init__(self) -> None:
         """Create an empty cache."""
@@ -203,18 +206,13 @@ def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None
     return (before[-1] if before else None, after[0] if after else None)
 
 
-def _failure(view: View, session_id: str) -> Row | None:
-    """Return why a session failed; None if it did not fail."""
-    return next(iter(view.named("internal/failure", session_id=session_id)), None)
-
-
 def _side(step: Row) -> Row:
     """Return the side of a step that exists, preferably that of B."""
     found: Row = step.get("b") or step["a"]
     return found
 
 
-def _in_time(view: View, ids: Sequence[str], steps: Sequence[Row]) -> tuple[list[int], list[int]]:
+def _in_time(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> tuple[list[int], list[int]]:
     """Return the numbers of the steps in the order in which they started, and in the order in which they ended.
 
     The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. Times
@@ -224,8 +222,8 @@ def _in_time(view: View, ids: Sequence[str], steps: Sequence[Row]) -> tuple[list
         numbers = list(range(1, len(steps) + 1))
         return numbers, numbers
     known = []
-    for session_id in ids:
-        rows = view.named("session_steps", session_id=session_id)
+    for side in sides:
+        rows = side.restored("session_steps")
         times = {
             (each["kind"], each["id"]): each["started_ns"] for each in rows if each["started_ns"]
         }
@@ -342,15 +340,12 @@ def previous_session(view: View, session_id: str) -> dict[str, Any]:
     `previous_kind` what a link calls it: `run` if it has the same entry point and first messages, else `session`.
     If there is none, the next session with this name is `next`, with its `next_kind`.
     """
-    previous, kind = _neighbor(view, session_id, is_later=False)
-    later, later_kind = (None, "") if previous else _neighbor(view, session_id, is_later=True)
-    return {"previous": previous, "previous_kind": kind, "next": later, "next_kind": later_kind}
-
-
-def _neighbor(view: View, session_id: str, *, is_later: bool) -> tuple[str | None, str]:
-    rows = view.named("internal/neighboring_run", session_id=session_id, is_later=is_later)
-    kind = "run" if rows and rows[0]["is_same_task"] else "session"
-    return str(rows[0]["session_id"]) if rows else None, kind
+    found: dict[str, Any] = dict(previous=None, previous_kind="", next=None, next_kind="")
+    for neighbor in view.named("internal/neighboring_run", session_id=session_id):
+        place = "next" if neighbor["is_later"] else "previous"
+        found[place] = str(neighbor["session_id"])
+        found[f"{place}_kind"] = "run" if neighbor["is_same_task"] else "session"
+    return found
 
 
 routes = [Route("/compare/previous", previous_run), Route("/compare", pair)]
