@@ -442,11 +442,11 @@ def in_session(number: int, exchange: ModelExchange) -> ModelExchange:
 
 
 @pytest.fixture(scope="module")
-def missed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def misses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     """The store with a session for each of `MISSES`, numbered from 1, and for each of `CHANGES`, numbered from 101."""
     home = a_home(tmp_path_factory.mktemp("missed"))
     for at, (second, *_) in enumerate(MISSES, 1):
-        both = (call(1, history(1), at=0, **read(0, 1000)), second)
+        both = [call(1, history(1), at=0, **read(0, 1000)), second]
         record(home, [start(at), *(in_session(at, each) for each in both), end(at)])
     for at, (head, beta, messages, _) in enumerate(CHANGES, 101):
         both = changed_prompt(head, beta, messages)
@@ -459,12 +459,12 @@ def missed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPy
     ("session", "reason", "number", "by"), [(at, *case[1:]) for at, case in enumerate(MISSES, 1)]
 )
 def test_reasons_of_cache_misses(
-    missed: duckdb.DuckDBPyConnection, session: int, reason: str, number: int | None, by: str | None
+    misses: duckdb.DuckDBPyConnection, session: int, reason: str, number: int | None, by: str | None
 ) -> None:
     """The reason of a cache miss is the provider's reason, or else a change in the request, or else the elapsed
     time.
     """
-    rows = named(missed, "cache_misses", session_id=session_id(session)).fetchall()
+    rows = named(misses, "cache_misses", session_id=session_id(session)).fetchall()
     [(_, lane, _, _, _, _, missed, wasted, *reasons, zones, turn, compared_turn, compared)] = rows
     assert (lane, reasons) == ("main", [reason, number, by])
     assert (turn, compared_turn) == (2, 1)
@@ -509,12 +509,12 @@ def changed_prompt(head: dict[str, Any], beta: str, messages: list[Any]) -> list
     ("session", "blamed"), [(at, case[-1]) for at, case in enumerate(CHANGES, 101)]
 )
 def test_a_miss_names_all_changed_zones(
-    missed: duckdb.DuckDBPyConnection, session: int, blamed: str | None
+    misses: duckdb.DuckDBPyConnection, session: int, blamed: str | None
 ) -> None:
     """A cache miss names all zones that differ from the earlier request, in the order of the prompt, and ignores cache
     breakpoints.
     """
-    [row] = missed.execute(
+    [row] = misses.execute(
         "SELECT zones_changed, missed.turn, compared_turn, compared_attempt_id = first.attempt_id, reason "
         "FROM cache_misses AS missed JOIN turns AS first USING (session_id) WHERE session_id = ? AND first.turn = 1",
         [session_id(session)],

@@ -85,10 +85,10 @@ def stored_objects(workspace: RecordedWorkspace) -> Counter[str]:
 
 
 def repository(root: Path, **options: str) -> str:
-    """Create a repository with a commit of 40 files of 10 kB; return the ID of the commit."""
+    """Create a repository with a commit of 13 files, 10 of them of 10 kB; return the ID of the commit."""
     root.mkdir(parents=True)
     git(root, "init", "-q", *(f"--{name}={value}" for name, value in options.items()))
-    write(root, {f"src/{n}/module.py": f"x = {n}\n" * 1500 for n in range(40)})
+    write(root, {f"src/{n}/module.py": f"x = {n}\n" * 1500 for n in range(10)})
     write(root, {"run.sh": "#!/bin/sh\n", "docs/a.md": "a\n", "docs/b.md": "b\n"})
     git(root, "add", "-A")
     git(root, "commit", "-qm", "start")
@@ -598,7 +598,7 @@ def test_the_commit_is_that_of_the_start_of_the_session(
         git(directory, "add", "later.txt", check=False)
         git(directory, "commit", "-qm", "later", check=False)
     agentobs.stop_recorder()
-    with open_store(str(tmp_path / "home")) as store:
+    with open_store(str(tmp_path / "home"), ingest=False) as store:
         states = recorded_states(store, found.session_id)
         snapshot = snapshot_of(store.home, states[0])
         objects = existing_shadow(store.home, states[0].workspace_id).git_dir / "objects"
@@ -608,7 +608,7 @@ def test_the_commit_is_that_of_the_start_of_the_session(
     assert workspace.base == expected
     assert stored.startswith("those that differ" if has_commit else "all")
     files = restored(workspace, tmp_path / "out")
-    assert len(files) == 43
+    assert len(files) == 13
     assert b"later.txt" not in files
 
 
