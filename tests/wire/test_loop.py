@@ -67,14 +67,19 @@ async def first_differences(files: list[WireFile], path: Path) -> dict[str, str 
     """
     sessions: list[tuple[WireFile, list[int], str]] = []
     async with recorded_client(path) as (provider, client):
+
+        async def run_session(file: WireFile, numbers: list[int]) -> str:
+            # A session that a nested function opens does not record the arguments of the function.
+            with agentobs.session("wire") as session:
+                await run_conversation(client, [file.exchanges[number] for number in numbers])
+            return session.session_id
+
         for file in files:
             recording = read_wire_file(file.path)
             for numbers in conversations(file):
                 exchanges = tuple(recording.exchanges[number] for number in numbers)
                 provider.load(dataclasses.replace(recording, exchanges=exchanges))
-                with agentobs.session("wire") as session:
-                    await run_conversation(client, [file.exchanges[number] for number in numbers])
-                sessions.append((file, numbers, session.session_id))
+                sessions.append((file, numbers, await run_session(file, numbers)))
     differences: dict[str, str | None] = {}
     for file, numbers, session_id in sessions:
         recorded = [file.exchanges[number].messages for number in numbers]
