@@ -182,8 +182,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
 
     Args:
         connection: the connection to an in-memory database that has the tables.
-        cache: the file with bound views, from `cached_views`; None to bind the views, unless this process has bound
-            them before.
+        cache: the file with bound views, from `cached_views`; None to bind the views.
     """
     if cache is not None:
         try:
@@ -196,13 +195,6 @@ def create_views(connection: duckdb.DuckDBPyConnection, cache: Path | None = Non
             with contextlib.suppress(OSError):
                 cache.unlink()
             connection.execute("DETACH DATABASE IF EXISTS bound_views")
-    if _bound_views.cache_info().currsize:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "views.duckdb")
-            path.write_bytes(_bound_views())
-            _copy_views(connection, path)
-            connection.execute("DETACH bound_views")
-        return
     connection.execute(_without_comments(_views()))
 
 
