@@ -12,7 +12,7 @@ import re
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,7 +73,7 @@ class State:
         """Whether a file belongs to the agent, by its path."""
         self.others: dict[str, int] = {}
         """The identity of each module that does not belong to the agent, by the name of the module."""
-        self.examined: list[weakref.ref[ModuleType]] = []
+        self.examined: list[Callable[[], ModuleType | None]] = []
         """All modules at the last examination."""
         self.agents: list[int] = []
         """The positions of the modules that belonged to the agent."""
@@ -180,7 +180,7 @@ def _modules() -> list[tuple[str, ModuleType]]:
     known, others = state.known, state.others
     modules = [item for item in list(sys.modules.items()) if isinstance(item[1], ModuleType)]
     # This code runs in each replay for all imported modules, which are thousands with some SDKs.
-    if [module for _, module in modules] == [reference() for reference in state.examined]:
+    if [module for _, module in modules] == [each() for each in state.examined]:
         return [modules[index] for index in state.agents]
     found, state.agents = [], []
     for index, (name, module) in enumerate(modules):
@@ -196,8 +196,18 @@ def _modules() -> list[tuple[str, ModuleType]]:
                 state.agents.append(index)
                 continue
         others[name] = id(module)
-    state.examined = [weakref.ref(module) for _, module in modules]
+    state.examined = [reference(module) for _, module in modules]
     return found
+
+
+def reference(module: ModuleType) -> Callable[[], ModuleType | None]:
+    """Return a weak reference to a module; a strong one if it is an object that cannot have weak references, as of
+    cffi.
+    """
+    try:
+        return weakref.ref(module)
+    except TypeError:
+        return lambda: module
 
 
 def _measures(module: ModuleType, seen: set[int] | None = None) -> Iterator[tuple[str, Measure]]:

@@ -46,6 +46,7 @@ from agentobs.determinism.patches import UNPATCHED_PACKAGES
 from agentobs.recording.wire.responses import wake as check_again
 from agentobs.runtime import process
 from replay.agent_code.call_sites import is_agents
+from replay.agent_code.leftover_state import reference
 from replay.agent_code.thread_stacks import outer_frames, package_of
 from replay.virtual_time.thread_states import Parking, ThreadStates, note_child
 from replay.virtual_time.virtual_clock import VirtualClock
@@ -101,7 +102,7 @@ class State:
         """
         self.without_defaults: dict[str, tuple[int, int]] = {}
         """The same for each library module whose functions have none of these functions as a default argument."""
-        self.modules: list[weakref.ref[ModuleType]] = []
+        self.modules: list[Callable[[], ModuleType | None]] = []
         """All modules at the last search."""
         self.sizes: list[int] = []
         """The number of names of each of these modules."""
@@ -315,7 +316,7 @@ def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
     if state.wanted != wanted:
         state.wanted, state.skipped, state.without_defaults, state.sizes = wanted, {}, {}, []
     # No `id` here: a replay observes its calls with an audit hook, which takes five times as long as the call.
-    if sizes == state.sizes and modules == [reference() for reference in state.modules]:
+    if sizes == state.sizes and modules == [each() for each in state.modules]:
         candidates = [modules[index] for index in state.candidates]
         return [each for each in candidates if not wanted.isdisjoint(map(id, vars(each).values()))]
     found, state.candidates = [], []
@@ -330,7 +331,7 @@ def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
             state.candidates.append(index)
         else:
             state.skipped[key] = id(module), len(names)
-    state.modules, state.sizes = list(map(weakref.ref, modules)), sizes
+    state.modules, state.sizes = list(map(reference, modules)), sizes
     return found
 
 

@@ -17,7 +17,7 @@ import duckdb
 
 from agentobs.errors import AgentobsError, DamagedError, HomeError
 from agentobs.recording.journal.home import ENVIRONMENT, Home, existing_home, is_home
-from agentobs.store.duckdb.connection import connected, named
+from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.generations import current
 
 Level = Literal["ok", "note", "wrong"]
@@ -74,7 +74,7 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            connection = connected(home, ingest=False, writes_views=False)
+            connection = connect(home, ingest=False)
         except (AgentobsError, OSError, duckdb.Error) as error:
             return [*found, _unreadable(error, home)]
     with connection:

@@ -75,12 +75,8 @@ def connected(
     ingest: bool,
     memory_bytes: int | None = None,
     unsafe: bool = False,
-    writes_views: bool = True,
 ) -> duckdb.DuckDBPyConnection:
-    """Return the connection of `connect`, with a limit on the memory that DuckDB counts.
-
-    Without `writes_views`, a home without cached views stays unchanged.
-    """
+    """Return the connection of `connect`, with a limit on the memory that DuckDB counts."""
     if ingest:
         _ingest_if_due(place)
     connection = duckdb.connect(config=SETTINGS)
@@ -99,7 +95,7 @@ def connected(
             _read_all(connection, place)
         # Write nothing next to a store file that was copied without its home.
         is_home = place.segments.is_dir()
-        create_views(connection, cached_views(place.path, write=is_home and writes_views))
+        create_views(connection, cached_views(place.path, write=ingest and is_home))
         _hide_progress_bar(connection)
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")
