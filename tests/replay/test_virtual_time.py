@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -289,6 +291,25 @@ def test_everything_is_restored(patient: Fixture) -> None:
             pass
     assert patched_functions() == before
     assert time_patches.current_clock() is None
+
+
+class Library:
+    """An object that counts as a module but cannot have weak references, like the libraries of cffi."""
+
+    __slots__ = ("__dict__",)
+    __class__ = property(lambda _: ModuleType)
+
+
+def test_an_imported_library_of_cffi(patient: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects among the imported modules that cannot have weak references do not prevent a replay."""
+    library: Any = Library()
+    assert isinstance(library, ModuleType)
+    with pytest.raises(TypeError):
+        weakref.ref(library)
+    monkeypatch.setitem(sys.modules, "a_library", library)
+    for _ in range(2):
+        with Replayer(patient) as replay:
+            replay.run(ask_before_and_after, waiting_agents.sleeps, seconds=MINUTE)
 
 
 def test_with_a_pace_time_is_real(patient: Fixture) -> None:
