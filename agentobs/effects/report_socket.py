@@ -71,9 +71,9 @@ class ReportSocket:
 
     def stop(self, seconds: float = 5.0) -> None:
         """Read what has arrived, close the connections, and close the socket."""
-        self._is_stopping = True
         self._wake_write.send(b"x")
         self._thread.join(seconds)
+        self._wake_write.close()
 
     def _run(self) -> None:
         opened: dict[socket.socket, _Open] = {}
@@ -84,8 +84,8 @@ class ReportSocket:
         for each, known in opened.items():
             _close(known.connection, by_sender=False)
             each.close()
-        for each in (self._listener, self._wake_read, self._wake_write):
-            each.close()
+        self._listener.close()
+        self._wake_read.close()
         self._selector.close()
 
     def _read_ready(self, opened: dict[socket.socket, _Open], timeout: float | None) -> bool:
@@ -96,6 +96,7 @@ class ReportSocket:
             assert isinstance(ready, socket.socket)
             if ready is self._wake_read:
                 self._selector.unregister(ready)
+                self._is_stopping = True
             elif ready is self._listener:
                 is_any = True
                 with contextlib.suppress(OSError):

@@ -505,9 +505,13 @@ def _record_body(req: Any, exchange: OpenExchange) -> None:
     body = req.body
     name = "write_with_length" if hasattr(body, "write_with_length") else "write"
     write = getattr(body, name)
+    exchange.sends_body = True
 
     async def write_recorded(writer: Any, *args: Any) -> None:
-        await write(_Writer(writer, exchange.add_request_chunk), *args)
+        try:
+            await write(_Writer(writer, exchange.add_request_chunk), *args)
+        finally:
+            exchange.sends_body = False
 
     setattr(body, name, write_recorded)
 

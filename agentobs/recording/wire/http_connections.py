@@ -64,6 +64,7 @@ class _Sending:
         """Start to record; the exchange ends with the connection unless a response arrives."""
         self.exchange = start_exchange(request, place_of, CLIENT, is_async=False)
         if self.exchange is not None:
+            self.exchange.sends_body = self.reader is not None and not self.reader.is_complete
             self._abandoned = weakref.finalize(connection, self.exchange.finish, "cancelled")
             self._abandoned.atexit = False
 
@@ -221,6 +222,7 @@ def _add(connection: Any, sending: _Sending, data: bytes) -> None:
     if sending.exchange is not None:
         if body:
             sending.exchange.add_request_chunk(body)
+        sending.exchange.sends_body = not reader.is_complete
     elif sending.is_undecided and reader.is_complete:
         sending.is_undecided = False
         if (place_of := _place_of(reader)) is not None:

@@ -152,7 +152,7 @@ class OpenExchange:
     __slots__ = (
         "__weakref__", "adopted_span", "arrived", "attempt_id", "client", "encoding", "headers", "headers_ns",
         "is_replayed", "is_taken", "lost", "origin", "place", "question", "request", "request_bytes",
-        "request_chunks", "response_bytes", "started", "started_ns", "status",
+        "request_chunks", "response_bytes", "sends_body", "started", "started_ns", "status",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -162,6 +162,8 @@ class OpenExchange:
         self.arrived: list[tuple[bytes, int]] = []
         """The chunks of the response, each with its arrival in nanoseconds after the request."""
         self.request_chunks: list[bytes] = []
+        self.sends_body = False
+        """Whether a body that was not in memory is being sent, so that not all of the request is known."""
         self.request_bytes = self.response_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
@@ -232,7 +234,8 @@ class OpenExchange:
     @guarded
     def partial_exchange(self) -> ModelExchange | None:
         """Return the part that has arrived; None if the exchange has ended, or if it is not known yet what is sent."""
-        if self.is_taken or self.request.extensions.get(SENT, self.request) is None:
+        is_unknown = self.sends_body or self.request.extensions.get(SENT, self.request) is None
+        if self.is_taken or is_unknown:
             return None
         return self._exchange("cut", chunks=_ArrivedChunks(self.arrived))
 
@@ -644,11 +647,15 @@ class _AsyncRecordedStream(httpx2.AsyncByteStream):
 class _RecordedRequestBody(httpx2.SyncByteStream):
     def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
+        exchange.sends_body = True
 
     def __iter__(self) -> Iterator[bytes]:
-        for data in self._inner:
-            self._exchange.add_request_chunk(data)
-            yield data
+        try:
+            for data in self._inner:
+                self._exchange.add_request_chunk(data)
+                yield data
+        finally:
+            self._exchange.sends_body = False
 
     def close(self) -> None:
         self._inner.close()
@@ -657,11 +664,15 @@ class _RecordedRequestBody(httpx2.SyncByteStream):
 class _AsyncRecordedRequestBody(httpx2.AsyncByteStream):
     def __init__(self, inner: Any, exchange: OpenExchange) -> None:
         self._inner, self._exchange = inner, exchange
+        exchange.sends_body = True
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._inner:
-            self._exchange.add_request_chunk(data)
-            yield data
+        try:
+            async for data in self._inner:
+                self._exchange.add_request_chunk(data)
+                yield data
+        finally:
+            self._exchange.sends_body = False
 
     async def aclose(self) -> None:
         await self._inner.aclose()
