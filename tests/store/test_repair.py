@@ -8,7 +8,13 @@ import pytest
 
 from agentobs.recording.journal.compression import compressed_path
 from agentobs.recording.journal.home import Home
-from agentobs.recording.journal.segments import content_path, facts_path, segment_ids
+from agentobs.recording.journal.segments import (
+    Line,
+    content_path,
+    facts_path,
+    read,
+    segment_ids,
+)
 from agentobs.recording.vault.vault import read_session
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
@@ -80,6 +86,27 @@ def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
     with connect(home) as connection:
         assert everything(connection) == after
     assert repair(home).lines() == ["nothing to repair"]
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_a_record_after_a_damaged_one_is_not_doubled(tmp_path: Path, damaged: int) -> None:
+    """If one record is damaged and the store has the next one, the repaired file contains each record once."""
+    home, segment_id = made(tmp_path, is_ingested=False)
+    path = facts_path(home, segment_id)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[damaged - 1] = lines[damaged - 1].replace(b'"', b"'", 1)
+    path.write_bytes(b"".join(lines))
+    ingest(home)
+    with connect(home, ingest=False) as connection:
+        before = everything(connection)
+    [line, *_] = repair(home).lines()
+    assert "records recovered, 1 are lost; original" in line
+    assert [each.sequence for each in read(path) if isinstance(each, Line)] == [
+        *range(1, len(lines) + 1)
+    ]
+    assert verify(home).findings == []
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == before
 
 
 @pytest.mark.parametrize("form", ["plain", "compressed"])

@@ -127,7 +127,7 @@ def _lose(
             value = {"from": at, "reason": "could not be read back"}
             result.lines.append(line_of(seed, number - 1, "lost", value))
             result.lost += number - at
-        if number in known:
+        if number <= last:
             result.lines.append(line_of(seed, number, *known[number]))
             result.restored += 1
             result.kept += 1
