@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from agentobs import world
 from agentobs.cli import cli
 from agentobs.errors import RecordingError, UsageError
 from agentobs.recording.journal.home import Home
@@ -99,12 +100,17 @@ def rebuilt(home: Home) -> dict[str, list]:
         return everything(connection) | {"prices": prices, "segments": marks}
 
 
-def test_a_pruned_session_is_deleted_everywhere(home: Home) -> None:
+@pytest.mark.parametrize("clock_change", [0, -3_600 * SECOND])
+def test_a_pruned_session_is_deleted_everywhere(
+    home: Home, monkeypatch: pytest.MonkeyPatch, clock_change: int
+) -> None:
     """If a session in the middle of a segment is pruned, no data of it is left, not even in a block of the published
-    file.
+    file, whether or not the clock was set back after it was recorded.
 
     Other sessions are complete, and a rebuilt store has the same rows.
     """
+    now = world.now()
+    monkeypatch.setattr(world, "now", lambda: now + clock_change)
     with connect(home) as connection:
         before = everything(connection)
     others = [read_session(home, each, segment_ids(home)) for each in (ONE, THREE)]

@@ -45,6 +45,8 @@ class Chosen:
     """The estimated size of its records, or of its content if only the content is deleted, with the recorded files that
     are deleted with it.
     """
+    opened_ns: int = 0
+    """The time at which its newest segment was opened, nanoseconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -110,7 +112,7 @@ def prune(
         report.chosen += chosen
         if dry_run or not chosen:
             break
-        _decide(home, [each.session_id for each in chosen], what)
+        _decide(home, chosen, what)
         report.is_pending = ingest(home).busy
         report.after = home_bytes(home)
         if report.is_pending:
@@ -118,12 +120,13 @@ def prune(
     return report
 
 
-def _decide(home: Home, session_ids: Sequence[str], what: Scope) -> None:
+def _decide(home: Home, chosen: Sequence[Chosen], what: Scope) -> None:
     """Write the record of a pruning; from then on the sessions count as pruned."""
     segment = Segment(home)
     now = world.now()
-    for session_id in session_ids:
-        fact = Pruning(session_id, now, what)
+    for each in chosen:
+        # A segment that was opened later keeps its records. The clock may have been set back since it was opened.
+        fact = Pruning(each.session_id, max(now, each.opened_ns), what)
         segment.facts.append(TABLES[Pruning], columns(fact))
     segment.close()
 
@@ -141,7 +144,8 @@ def _choose(
         places = connection.execute(_PLACES).fetchall()
     sizes = _sizes(home, places, what)
     found = [
-        (Chosen(i, name, last or 0, sizes.get(i, 0)), is_open) for i, name, last, is_open in rows
+        (Chosen(i, name, last or 0, sizes.get(i, 0), opened or 0), is_open)
+        for i, name, last, is_open, opened in rows
     ]
     if selected:
         found = [each for each in found if each[0].session_id in set(selected)]
@@ -228,7 +232,7 @@ _SESSIONS = f"""
     ), named AS (
         SELECT session_id, arg_min(name, started_ns) AS name FROM session_starts GROUP BY session_id
     )
-    SELECT session_id, name, last_ns, opened.session_id IS NOT NULL
+    SELECT session_id, name, last_ns, opened.session_id IS NOT NULL, opened_ns
     FROM (SELECT DISTINCT session_id FROM places WHERE session_id IS NOT NULL)
     LEFT JOIN seen USING (session_id)
     LEFT JOIN opened USING (session_id)
