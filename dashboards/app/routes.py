@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -78,6 +78,7 @@ def application(site: Site) -> Starlette:
             BusyError: _busy_error,
             QueryError: _query_error,
             HTTPException: _not_found,
+            ClientDisconnect: _client_left,
             Exception: _internal_error,
         },
         max_body_size=BODY_BYTES,
@@ -208,6 +209,11 @@ def _not_found(request: Request, error: Exception) -> Response:
         return PlainTextResponse(str(error.detail), error.status_code, dict(error.headers or {}))
     found = "This page does not exist."
     return page_response(request, "error.html", status=404, title="Not found", found=found, todo="")
+
+
+def _client_left(_request: Request, _error: Exception) -> Response:
+    """Respond to a client that disconnected before it had sent its request; nobody reads the response."""
+    return Response(status_code=400)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import http.client
@@ -27,7 +28,10 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.installation import install_extra
 from agentobs.recording.journal.home import Home, open_home
 from dashboards.app import server
+from dashboards.app.routes import application
 from dashboards.app.server import PORT, PORTS, Bound, DashboardOptions, bind
+from dashboards.app.site import Site
+from dashboards.app.store_view import Reader
 from tests.dashboards.live_app import Client, serving
 from tests.dashboards.test_access_guard import certificate
 from tests.store.recordings import ROOT, conversation, record
@@ -352,3 +356,34 @@ def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr()
     assert "a-secret-value" not in printed.out + printed.err
     assert "a page failed: ValueError" in printed.err
+
+
+def test_a_client_that_leaves_is_not_an_error(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If a client disconnects before it has sent its request, no page has failed."""
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"sql=", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/sql",
+        "raw_path": b"/sql",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/x-www-form-urlencoded")],
+    }
+    with Reader(home) as reader:
+        asyncio.run(application(Site(home=home, reader=reader))(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert capsys.readouterr().err == ""

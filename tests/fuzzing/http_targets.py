@@ -19,6 +19,7 @@ import httpx2
 import uvicorn
 from uvicorn.server import ServerState
 
+from agentobs.cli.inspection.diff import comparison_of
 from agentobs.collector.collected_sessions import CollectedSessions
 from agentobs.collector.telemetry_collector import _config as collector_config
 from agentobs.proxy.client_sessions import ClientSessions
@@ -27,6 +28,7 @@ from agentobs.proxy.forwarding import Forwarder
 from agentobs.recording.wire.provider_server import Script, ServedProvider, ServeOptions, _Handler
 from agentobs.records.exchanges import Place
 from agentobs.runtime import replaced
+from agentobs.store.duckdb.connection import connect
 from dashboards.app import access_guard
 from dashboards.app.access_guard import Guard, Keys, hosts_of
 from dashboards.app.server import Bound
@@ -43,7 +45,7 @@ PORT = 8787
 SECRET = "0f" * 32
 TOKEN = "ab" * 16
 WAIT_SECONDS = 0.03
-"""How long a request that is not complete stays open before its client disconnects."""
+"""How long a connection stays open after the response has begun, or if the request is not complete."""
 END_SECONDS = 60.0
 """The time after which a request that does not end counts as a hang."""
 
@@ -59,6 +61,7 @@ class _Transport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.is_closed = False
+        self.has_response = asyncio.Event()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"peername": ("127.0.0.1", 50_000), "sockname": ("127.0.0.1", PORT)}.get(
@@ -67,6 +70,7 @@ class _Transport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
+        self.has_response.set()
 
     def close(self) -> None:
         self.is_closed = True
@@ -130,6 +134,12 @@ class _Served:
             protocol.data_received(data)
         for _ in range(4):
             await asyncio.sleep(0)
+        if state.tasks and not protocol.cycle.more_body:
+            begins = self.loop.create_task(transport.has_response.wait())
+            await asyncio.wait(
+                [*state.tasks, begins], timeout=END_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            begins.cancel()
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=WAIT_SECONDS)
         protocol.connection_lost(None)
@@ -190,41 +200,48 @@ def _sealer(*headers: str, path: str = "/") -> Callable[[bytes], bytes]:
 _HEADER = re.compile(rb"[A-Za-z0-9-]+:[ -~]*")
 
 
-def _dashboard_seeds() -> list[bytes]:
-    host, cookie = f"host: 127.0.0.1:{PORT}", f"cookie: agentobs_{PORT}={SECRET}"
+def _dashboard_seeds(attempt_id: str = "0" * 32) -> list[bytes]:
+    """Return valid requests of the pages, and of an attempt of the first session."""
     keys = _keys()
-    cookie = f"cookie: {keys.cookie}={keys.secret}"
+    host, cookie = f"host: 127.0.0.1:{PORT}", f"cookie: {keys.cookie}={keys.secret}"
     form = ("content-type: application/x-www-form-urlencoded", f"origin: http://127.0.0.1:{PORT}")
     one, other = session_id(1), session_id(2)
-    paths = (
-        *(
-            "/",
-            "/?q=story&status=ok&page=2&sort=-cost",
-            "/fleet",
-            "/sql",
-            "/revision",
-            "/sessions.csv?q=x",
-        ),
-        *(
-            f"/session/{one}",
-            f"/session/{one}/transcript",
-            f"/session/{one}/changes",
-            f"/sessions/{one}",
-        ),
-        *(
-            f"/compare?a={one}&b={other}",
-            f"/session/{one}/ledger",
-            f"/session/{one}/step/1",
-            "/assets/x/app.js",
-        ),
+    session, attempt = f"/sessions/{one}", f"/attempts/{attempt_id}"
+    gets = (
+        "/",
+        "/?q=story&status=ok&page=2&sort=-cost",
+        "/fleet",
+        "/sql",
+        "/sql/tables",
+        "/revision",
+        "/updates",
+        "/sessions.csv?q=x",
+        "/sessions.json?sort=cost",
+        session,
+        f"{session}?tab=cost",
+        f"{session}/tree?q=weather",
+        f"{session}/step?number=1",
+        f"{session}/jobs",
+        f"{session}/ledger",
+        f"/compare?a={one}&b={other}",
+        f"/compare/ticked?of={one}&of={other}",
+        attempt,
+        f"{attempt}/diff",
+    )
+    posts = (
+        ("/sql", b"sql=SELECT+1&name=x"),
+        ("/sql/query.csv", b"sql=SELECT+1"),
+        ("/sql/queries", b"sql=SELECT+1&name=x"),
+        ("/views", b"query=sort%3Dcost&name=x"),
+        (f"{session}/transcript", b"find=hello"),
+        (f"{session}/matches", b"find=hello"),
+        ("/compare/texts", f"a={one}&b={other}".encode()),
+        (f"{attempt}/exchange", b"x=1"),
+        (f"{attempt}/raw", b"x=1"),
     )
     return [
-        *(_request(path, host, cookie) for path in paths),
-        _request("/sql", host, cookie, *form, method="POST", body=b"sql=SELECT+1&name=x"),
-        _request(
-            f"/session/{one}/score", host, cookie, *form, method="POST", body=b"name=good&value=1"
-        ),
-        _request(f"/session/{one}/note", host, cookie, *form, method="POST", body=b"text=hello"),
+        *(_request(path, host, cookie) for path in gets),
+        *(_request(path, host, cookie, *form, method="POST", body=body) for path, body in posts),
     ]
 
 
@@ -272,9 +289,13 @@ def dashboard_pages(folder: Path) -> Iterator[Opened]:
     record(home, [*conversation(1, turns=2), *conversation(2, turns=1)])
     with Reader(home) as reader:
         bound = Bound((), _keys(), f"http://127.0.0.1:{PORT}/", None)
-        site = Site(home=home, reader=reader)
+        site = Site(home=home, reader=reader, compare=comparison_of)
         served = _Served(dashboard_config(bound, site, lambda: None))
-        seeds = [each for each in _dashboard_seeds() if served(each)]
+        with connect(home) as connection:
+            sql = "SELECT attempt_id FROM attempts WHERE session_id = ?"
+            attempt = connection.execute(sql, [session_id(1)]).fetchone()
+        assert attempt is not None
+        seeds = _dashboard_seeds(attempt[0])
         cookie = f"cookie: {bound.keys.cookie}={SECRET}"
         host, origin = f"host: 127.0.0.1:{PORT}", f"origin: http://127.0.0.1:{PORT}"
         form = "content-type: application/x-www-form-urlencoded"

@@ -37,7 +37,7 @@ TARGETS: dict[str, Target] = {
         Target("sent-request", stream_targets.sent_requests, 150),
         Target("environment", stream_targets.environments, 30),
         Target("dashboard-guard", http_targets.dashboard_guard, 30),
-        Target("dashboard-page", http_targets.dashboard_pages, 0.3, quick=0),
+        Target("dashboard-page", http_targets.dashboard_pages, 0.1, quick=3),
         Target("proxy", http_targets.proxy, 5, quick=10),
         Target("collector", http_targets.collector, 5, quick=10),
         Target("recorded-provider", http_targets.recorded_provider, 20, quick=15),

@@ -61,7 +61,8 @@ COUNTED = (
 LONG = {
     "kills": ("tests/soak/test_kills.py",),
     "damage": ("tests/soak/test_power_loss.py", "tests/soak/test_corruptions.py"),
-    "agents": ("tests/replay/test_generated_agents.py", "tests/failing_agents"),
+    "generated agents": ("tests/replay/test_generated_agents.py",),
+    "failing agents": ("tests/failing_agents",),
 }
 """The files of the longest tests, by the steps that run them."""
 VERDICTS = {
