@@ -170,7 +170,9 @@ def cache_waste(rows: Sequence[Row]) -> go.Figure:
     has_price = any(row["wasted_usd"] is not None for row in summed.values())
     measure = "wasted_usd" if has_price else "missed_tokens"
     order = sorted(summed, key=lambda reason: (-(summed[reason][measure] or 0), reason))
-    shown = [(plain(_reason_text(each), NAME_LENGTH), summed[each]) for each in order[:MOST_AGENTS]]
+    shown = [
+        (plain(miss_reason_text(each), NAME_LENGTH), summed[each]) for each in order[:MOST_AGENTS]
+    ]
     if rest := order[MOST_AGENTS:]:
         shown.append(
             (f"{len(rest):,} more", _merged_waste([r for each in rest for r in reasons[each]]))
@@ -371,7 +373,8 @@ def _merged_waste(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def _reason_text(reason: str) -> str:
+def miss_reason_text(reason: str) -> str:
+    """Return the reason of cache misses in words."""
     texts = {
         "compaction": "after a compaction",
         "expired": "expired before the next call",

@@ -52,10 +52,10 @@ CHANGES: Final = {
 }
 """The states of a step: label, color, symbol."""
 _TOTALS = (
-    ("requests", "requests"),
+    ("attempts", "requests"),
     ("tool calls", "tool_calls"),
     ("decisions", "decisions"),
-    ("input tokens", "input_tokens"),
+    ("uncached input tokens", "input_tokens"),
     ("cache read tokens", "cache_read_tokens"),
     ("cache write tokens", "cache_write_tokens"),
     ("output tokens", "output_tokens"),

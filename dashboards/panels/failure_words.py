@@ -79,4 +79,5 @@ def failure_note(row: Mapping[str, Any]) -> str:
         return "; ".join(parts)
     if row["cause"] == "result" or len(parts) < 2:
         return ""
-    return parts[-1] if row["cause"] == "declared" else parts[0]
+    note = parts[-1] if row["cause"] == "declared" else parts[0]
+    return "" if note == row.get("error_class") and not row.get("step_class") else note

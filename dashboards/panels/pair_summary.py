@@ -17,10 +17,10 @@ from dashboards.figures.phrases import certainty_prefix, uncertainties
 _TOTALS = (
     ("cost_usd", "Cost"),
     ("session_duration_ns", "Duration"),
-    ("requests", "Requests"),
+    ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
     ("decisions", "Decisions"),
-    ("input_tokens", "Input tokens"),
+    ("input_tokens", "Uncached input tokens"),
     ("cache_read_tokens", "Cache read tokens"),
     ("cache_write_tokens", "Cache write tokens"),
     ("output_tokens", "Output tokens"),

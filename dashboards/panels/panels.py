@@ -475,7 +475,7 @@ def _waste(rows: Sequence[Row]) -> Panel | None:
     calls = sum(row["calls"] for row in rows)
     summary = (
         f"In {_count(calls, 'cache miss', 'cache misses')}, cached tokens were billed again, "
-        f"at an extra cost of {_wasted(rows)}."
+        f"at an extra cost of {_wasted(rows)}{_waste_by_reason(rows)}."
     )
     columns = ("reason", "reason_source", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
     figure = figures.cache_waste(rows)
@@ -607,6 +607,28 @@ def _wasted(rows: Sequence[Row]) -> str:
         return "an unknown amount"
     prefix = "at least " if any(row["unpriced_calls"] for row in rows) else ""
     return f"{prefix}about {money(sum(known, Decimal(0)))}"
+
+
+def _waste_by_reason(rows: Sequence[Row]) -> str:
+    """Return the extra cost by reason, in words, the most expensive first; empty for a single reason."""
+    reasons: dict[str, list[Row]] = {}
+    for row in rows:
+        reasons.setdefault(str(row["reason"] or "unknown"), []).append(row)
+    if len(reasons) < 2:
+        return ""
+    usd = {
+        reason: sum((row["wasted_usd"] or Decimal(0) for row in found), Decimal(0))
+        for reason, found in reasons.items()
+    }
+    parts = []
+    for reason in sorted(reasons, key=lambda each: (-usd[each], each)):
+        found = reasons[reason]
+        is_priced = any(row["wasted_usd"] is not None for row in found)
+        amount = money(usd[reason]) if is_priced else "an unknown amount"
+        calls = sum(row["calls"] for row in found)
+        text = printable(figures.costs.miss_reason_text(reason))
+        parts.append(f"{text} {amount} ({calls:,})")
+    return f": {', '.join(parts)}"
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

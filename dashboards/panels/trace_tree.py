@@ -181,6 +181,7 @@ def trace_tree(rows: Sequence[Row], steps: Sequence[Row], failure: Row | None = 
             place = (node.step["lane"], node.step["turn"], node.step["id"])
             node.decision = decisions.get(place)
             node.is_failed = node.is_failed or node.is_denied
+    _set_turns_of_waits(nodes)
     _set_parents(nodes, rows)
     for node in filter(None, nodes):
         if node.parent is not None and (above := nodes[node.parent]) is not None:
@@ -240,6 +241,16 @@ def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
         step,
         is_failed=bool(step["is_failed"]) if step else row["state"] == "failed",
     )
+
+
+def _set_turns_of_waits(nodes: Sequence[Node | None]) -> None:
+    """Set the turn of each wait for the user: the turn of the last request before it in its lane."""
+    turns: dict[str, int | None] = {}
+    for node in filter(None, nodes):
+        if node.kind == "request":
+            turns[node.lane] = node.turn
+        elif node.kind == "person" and node.turn is None:
+            node.turn = turns.get(node.lane)
 
 
 def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:

@@ -17,6 +17,7 @@ from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
+from agentobs.store.analysis.shown_steps import shown_steps
 from agentobs.store.analysis.wall_time import Split
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
@@ -254,6 +255,22 @@ def test_a_cut_response_is_explained_and_its_cost_is_shown(
         "wasted at least $0.0020 on 1 failed request"
     ]
     assert [line.split(" POST")[0] for line in lines if " POST" in line] == ["turn 1", "turn 2"]
+
+
+def test_the_span_of_a_client_without_spans_is_not_shown() -> None:
+    """An attempt takes the place of the span that the recorder adds, whose ID is the end of the attempt's ID."""
+    span = {"kind": "span", "name": "llm_request", "label": "model", "depth": 0, "parent_id": None}
+    attempted = {"kind": "attempt", "name": "/v1/messages", "label": "model", "depth": 0}
+    attempt_id = "01a21f2944b17b21815f9a1ad4e0941f"
+    rows = [
+        {**span, "id": attempt_id[-16:]},
+        {**attempted, "id": attempt_id, "parent_id": None},
+        {**span, "id": "1" * 16},
+    ]
+    assert [(each["kind"], each["what"]) for each in shown_steps(rows)] == [
+        ("attempt", "request model"),
+        ("span", "request"),
+    ]
 
 
 def interaction(start_s: int, wall_s: int) -> Split:

@@ -25,6 +25,7 @@ from agentobs.cli.tui.session_data import SessionData, tree
 from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
 from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import ToolAnswer
 from agentobs.sink import Record
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
@@ -141,6 +142,44 @@ def test_failed_sessions_come_first(home: Home) -> None:
     driven(home, drive)
 
 
+def test_a_failed_call_is_selected_and_not_its_approval(tmp_path: Path) -> None:
+    """A failed call that a person had approved is selected, although the approval has its ID. Requests have a turn.
+
+    Keys reach the failures in both directions; a request that failed is one of them, and not two.
+    """
+    home = a_home(tmp_path)
+    failed = ToolAnswer("no price", True, "failed")
+    record(home, [
+        start(1),
+        attempt(1, 1, at=T0 + SECOND, status=529),
+        attempt(1, 1, at=T0 + 2 * SECOND, content=CALL),
+        permission(1, "toolu_1", at=T0 + 3 * SECOND, approval_requested=True, approval_wait_ns=SECOND),
+        replace(tool(1, "toolu_1", "weather", at=T0 + 4 * SECOND), answer=failed),
+        end(1, failed=True),
+    ])  # fmt: skip
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await settled(pilot, "enter")
+        steps: Tree[Any] = pilot.app.screen.query_one("#tree", Tree)
+        assert steps.cursor_node is not None
+        assert str(steps.cursor_node.label).startswith("call weather")
+        assert "request claude-sonnet-5-5  turn 1" in screen(pilot)
+        first = steps.cursor_line
+        for key in ("n", "p"):
+            await settled(pilot, key)
+            assert steps.cursor_line != first
+            assert "overloaded_error" in str(steps.cursor_node.label)
+            await settled(pilot, key)
+            assert steps.cursor_line == first
+        await settled(pilot, "up")
+        assert str(steps.cursor_node.label).startswith("permission weather")
+        record(home, [start(2, at=T0 + 90 * SECOND), attempt(2, 1), end(2)])
+        await settled(pilot, "f5")
+        assert str(steps.cursor_node.label).startswith("permission weather")
+
+    driven(home, drive)
+
+
 def test_new_sessions_appear(home: Home) -> None:
     """A session that is recorded meanwhile appears when the list is read again; the cursor stays on its session."""
 
@@ -155,7 +194,7 @@ def test_new_sessions_appear(home: Home) -> None:
 
 
 def test_the_failed_step_is_selected(home: Home) -> None:
-    """An opened session begins with its failure, and keys reach the failures in both directions.
+    """An opened session begins with its failure, and keys go to the tab of the steps and to this failure.
 
     The cost tab shows the total by model, and the cost and tokens of each turn.
     """
@@ -176,8 +215,8 @@ def test_the_failed_step_is_selected(home: Home) -> None:
         ]
         await settled(pilot, "n")
         assert pilot.app.screen.query_one(TabbedContent).active == "steps"
-        assert steps.cursor_line != first
-        await settled(pilot, "p")
+        assert steps.cursor_line == first
+        await settled(pilot, "down", "p")
         assert steps.cursor_line == first
         await settled(pilot, "escape")
         assert len(rows(pilot, "#sessions")) == 3

@@ -287,6 +287,12 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
     assert failure_note(row) == ""
     other = row | {"summary": "KeyError at a.py:3; RemoteProtocolError (200) from model"}
     assert failure_note(other) == "KeyError at a.py:3"
+    named = {
+        "step_kind": "tool_call", "step_class": None, "error_class": "KeyError", "cause": "exception",
+        "summary": "KeyError; failed in send_mail",
+    }  # fmt: skip
+    assert failure_note(named) == ""
+    assert failure_note(named | {"step_class": "ValueError"}) == "KeyError"
     call = {
         "step_kind": "tool_call",
         "cause": "declared",

@@ -77,11 +77,11 @@ def test_two_sessions_are_compared(client: Client) -> None:
     assert got.status == 200
     assert {f"/sessions/{ONE}", f"/sessions/{OTHER}"} <= set(got.links("/sessions/"))
     words = got.words
-    assert "Requests 2 3 1 more in B (50%)" in words
+    assert "Attempts 2 3 1 more in B (50%)" in words
     assert "only in B" in words
     assert "tool call weather" in words
     assert "Tool calls 0 1 1 more in B" in words
-    assert "Input tokens 20 1,020 1,000 more in B (5,000%)" in words
+    assert "Uncached input tokens 20 1,020 1,000 more in B (5,000%)" in words
     assert "at least $" in words
     assert "steps differ." in words
 
@@ -166,8 +166,8 @@ def test_differences_are_in_words() -> None:
     assert found == {
         "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B; may cost more"),
         "Duration": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
-        "Requests": ("2", "2", "no difference"),
-        "Input tokens": ("10", "15", "5 more in B (50%)"),
+        "Attempts": ("2", "2", "no difference"),
+        "Uncached input tokens": ("10", "15", "5 more in B (50%)"),
     }
     exact = {**a, "cost_status": "exact"}
     assert totals(exact, {**exact, "cost_usd": "0.15"})[0].difference == "$0.1500 less in B (50%)"

@@ -316,6 +316,22 @@ def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], expected: s
     assert made.summary.endswith(expected)
 
 
+def test_waste_is_named_by_reason() -> None:
+    """If cache misses have several reasons, the summary has the extra cost of each, the most expensive first."""
+    rows = [
+        {**waste_row("0.25", 0), "reason": "compaction"},
+        {**waste_row("0.5", 0), "calls": 2},
+        {**waste_row("0.5", 0), "reason_source": "provider"},
+        {**waste_row(None, 1), "reason": "tools_changed"},
+    ]
+    made = panels._waste(rows)
+    assert made is not None
+    assert made.summary.endswith(
+        "an extra cost of at least about $1.2500: expired before the next call $1.0000 (3), "
+        "after a compaction $0.2500 (1), tools changed an unknown amount (1)."
+    )
+
+
 @pytest.mark.parametrize(
     ("saved", "expected"),
     [

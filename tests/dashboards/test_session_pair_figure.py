@@ -98,9 +98,8 @@ def test_totals_are_pairs_of_bars(comparison: dict[str, Any]) -> None:
     figure = two_sessions(comparison)
     one, other = (each for each in figure.data if each.type == "bar")
     assert (one.name, other.name) == ("A, total", "B, total")
-    for at, text in enumerate(other.hovertext):
-        if "input tokens" in text and "cache" not in text:
-            assert -4 * one.x[at] == pytest.approx(other.x[at])
+    [at] = [at for at, text in enumerate(other.hovertext) if "uncached input tokens" in text]
+    assert -4 * one.x[at] == pytest.approx(other.x[at])
     written = [note.text for note in figure.layout.annotations]
     assert f"{comparison['b']['input_tokens']:,} (300% more)" in written
     assert "2 (identical)" in written

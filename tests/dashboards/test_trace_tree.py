@@ -112,6 +112,19 @@ def test_a_denial_fails_its_call() -> None:
     assert [tree.node(number).step_id for number in tree.failed] == ["a1 1 call1"]
 
 
+def test_a_wait_for_the_user_has_the_turn_of_the_request_before_it() -> None:
+    """A wait has the turn of the last request before it in its lane; a wait before any request has none."""
+    rows = [
+        row("interaction", "i1", 0),
+        row("person", "w1", 1),
+        row("request", "a1", 2, turn=7),
+        row("request", "b1", 3, turn=1, lane="main/call2"),
+        row("person", "w2", 4),
+    ]
+    tree = trace_tree(rows, [])
+    assert [tree.node(number).turn for number in (1, 4)] == [None, 7]
+
+
 def test_failures_before_and_after() -> None:
     """From any step, the previous and the next failed step are known; without a step, the first one."""
 

@@ -436,10 +436,10 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
 
 
 _TOTALS = (
-    ("requests", "requests"),
+    ("attempts", "requests"),
     ("tool calls", "tool_calls"),
     ("decisions", "decisions"),
-    ("input tokens", "input_tokens"),
+    ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
     ("cache read", "cache_read_tokens"),
     ("cache write", "cache_write_tokens"),

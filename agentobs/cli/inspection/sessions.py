@@ -151,7 +151,8 @@ def sessions(
 @click.option(
     "--content",
     is_flag=True,
-    help="Also show prompts, responses and tool data. May show user input.",
+    help="Also show responses, tool calls and tool results. May show user input. `agentobs tui SESSION --content` "
+    "also shows the prompts.",
 )
 @click.option("--facts", is_flag=True, help="Also show all facts about the session, one per line.")
 @click.option(

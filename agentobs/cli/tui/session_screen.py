@@ -232,20 +232,24 @@ class SessionScreen(Screen[None]):
         If the session was shown before, the selected step stays selected.
         """
         tree: Tree[Node] = self.query_one("#tree", Tree)
-        before = tree.cursor_node.data.id if tree.cursor_node and tree.cursor_node.data else None
+        before = tree.cursor_node.data if tree.cursor_node else None
         tree.clear()
         self._failures = []
         for node in view.roots:
             self._add(tree.root, node)
         tree.root.expand_all()
-        wanted = before if before is not None else view.failed_step_id
+        wanted = before.id if before is not None else view.failed_step_id
         target = [node for node in _below(tree.root) if node.data and node.data.id == wanted]
+        # A tool call and its permission decision have the same ID.
+        target.sort(key=lambda node: not _is_same(node.data, before))
         # Lines of nodes are known after the next refresh.
         self.call_after_refresh(tree.move_cursor, (target or self._failures or [tree.root])[0])
 
     def _add(self, parent: TreeNode[Node], node: Node) -> None:
         style = "bold red" if node.state == "failed" else "red" if node.has_failed_step else ""
         label = Text(printable(node.text), style=style)
+        if node.kind == "attempt" and node.facts["turn"] is not None:
+            label.append(f"  turn {node.facts['turn']:,}", style="dim")
         if node.facts["duration_ns"] is not None:
             label.append(f"  {seconds(node.facts['duration_ns'])}", style="dim")
         if node.state == "failed":
@@ -294,6 +298,13 @@ class SessionScreen(Screen[None]):
 
     def _show_no_content(self, error: str) -> None:
         self.query_one("#consent", Static).update(Text(error, style="red"))
+
+
+def _is_same(node: Node | None, before: Node | None) -> bool:
+    """Return whether a node with the wanted ID is the one that was selected before; at first, whether it failed."""
+    return node is not None and (
+        node.kind == before.kind if before is not None else node.state == "failed"
+    )
 
 
 def _below(node: TreeNode[Node]) -> Iterator[TreeNode[Node]]:

@@ -34,10 +34,13 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     requests = {
         row["id"] for row in listed if row["kind"] == "span" and row["name"] == "llm_request"
     }
-    attempted = {row["parent_id"] for row in listed if row["kind"] == "attempt"} & requests
+    attempts = [row for row in listed if row["kind"] == "attempt"]
+    attempted = {row["parent_id"] for row in attempts} & requests
+    # The span that the recorder adds for a client without spans: its ID is the end of the attempt's ID.
+    replaced = attempted | {str(row["id"])[-16:] for row in attempts} & requests
     shown = []
     for row in listed:
-        if not _is_shown(row) or (row["kind"] == "span" and row["id"] in attempted):
+        if not _is_shown(row) or (row["kind"] == "span" and row["id"] in replaced):
             continue
         step = {**row, "what": _words(row)}
         if row["kind"] == "attempt":
