@@ -26,6 +26,7 @@ def test_bodies_with_and_without_a_length() -> None:
     assert (reader.feed(b"on"), reader.is_complete) == (b"on", False)
     assert (reader.feed(b"e! and more"), reader.is_complete) == (b"e!", True)
     assert BodyReader(0).is_complete
+    assert BodyReader.of_request({"content-length": "9" * 5000}).is_complete
     endless = BodyReader(None)
     assert (endless.feed(b"x"), endless.is_complete, endless.needs_end) == (b"x", False, True)
 

@@ -280,8 +280,9 @@ def _without_nulls(value: Any) -> Any:
     }
 
 
-def _type_of(value: Any) -> Any:
-    return value.get("type") if isinstance(value, dict) else None
+def _type_of(value: Any) -> str | None:
+    found = value.get("type") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _sdk_json(value: Any) -> bytes:

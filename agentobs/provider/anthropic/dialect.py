@@ -221,7 +221,8 @@ class Anthropic(Dialect):
     def retry_number(self, headers: Mapping[str, str]) -> int:
         """Return how many times the client sent this request before, as counted by the SDK."""
         count = headers.get("x-stainless-retry-count", "0")
-        return int(count) if count.isascii() and count.isdigit() else 1
+        is_number = count.isascii() and count.isdigit() and len(count) <= 9
+        return int(count) if is_number else 1
 
     def retry_after_ms(self, headers: Mapping[str, str]) -> float | None:
         """Return the wait that the response headers request; the header in milliseconds takes precedence."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 HEAD_MAX = 1024 * 1024
 """The maximum size of a request's head, in bytes; larger data is not a request. Our choice."""
+_DIGITS_MAX = 18
+"""The maximum length of a content length; it then fits in 64 bits."""
 
 
 class BodyReader:
@@ -27,7 +29,8 @@ class BodyReader:
         if "chunked" in headers.get("transfer-encoding", "").lower():
             return cls(None, is_chunked=True)
         length = headers.get("content-length", "0")
-        return cls(int(length) if length.isascii() and length.isdigit() else 0)
+        is_number = length.isascii() and length.isdigit() and len(length) <= _DIGITS_MAX
+        return cls(int(length) if is_number else 0)
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes of the body in the next bytes of the connection."""
