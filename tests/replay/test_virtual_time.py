@@ -502,8 +502,8 @@ def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
         while world.process_cpu() < until:
             compute()
 
-    with Replayer(patient, ReplayOptions(deadline_seconds=0.1)) as replay:
-        replay.run(ask_before_and_after, computes, seconds=0.3)
+    with Replayer(patient, ReplayOptions(deadline_seconds=0.3)) as replay:
+        replay.run(ask_before_and_after, computes, seconds=0.9)
     with (
         pytest.raises(DivergenceError, match="it computes and does not finish"),
         Replayer(patient, ReplayOptions(deadline_seconds=0.1)) as replay,
