@@ -14,6 +14,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.facts import SessionStart
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.named_queries import query_text
 from replay import Replayer, load
 from tests import queries
 from tests.agent.replayed_scenarios import collected, shared_replay
@@ -124,8 +125,12 @@ def check_lists(home: Home, counts: Counts) -> dict[str, str]:
         columns = [column[0] for column in listed.description]
         rows = [dict(zip(columns, row, strict=True)) for row in listed.fetchall()]
         assert {row["name"] for row in rows} == set(view)
+        # Planning the query takes longer than running it.
+        connection.execute(f"PREPARE session_turns AS {query_text('session_turns')}")
         for row in rows:
-            turns = named(connection, "session_turns", session_id=row["session_id"]).fetchall()
+            turns = connection.execute(
+                f"EXECUTE session_turns(session_id := '{row['session_id']}')"
+            ).fetchall()
             assert (row["turns"], row["tool_calls"]) == view[row["name"]]
             assert len(turns) == row["turns"]
     return {row["name"]: row["session_id"] for row in rows}
