@@ -182,11 +182,14 @@ def test_written_parts_of_a_stream_contain_no_part_of_a_key(
     """However much of a stream has arrived, its writable part ends after an event, and has the redactions of the
     complete stream.
     """
-    text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 900}"
+    text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 700}"
     body = b"".join(stream(kind, cut(text, size)))
     redacted_body = apply(body, find_in_answer(body))
     settled_bytes = 0
-    for end in range(0, len(body), max(len(body) // 60, 1)):
+    # When this much has arrived, the key is about to become writable.
+    at_key = len(b"".join(stream(kind, cut(text[: text.index(KEY) + CONTEXT], size))))
+    ends = {*range(0, len(body), len(body) // 20), *range(at_key - 200, at_key + 1300, 100)}
+    for end in sorted(ends):
         raw = body[:end]
         found = find_in_answer(raw)
         settled_bytes = writable_length(raw, found)
