@@ -164,7 +164,8 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, dict[str, str]]]:
     """The home of a mailer and of changed mailers, the first session, and the other sessions by the changed part."""
-    folder, ids = tmp_path_factory.mktemp("changed"), []
+    folder = tmp_path_factory.mktemp("changed")
+    ids: list[str] = []
     for prompt, arguments in (("Mail them.", {}), *CHANGED.values()):
         given = {"options": FREE, **arguments} if ids else arguments
 
