@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -29,6 +31,7 @@ from tests.agent.provider import Provider, call, message, streamed
 from tests.cli.test_commands import Shell
 from tests.exporters.sample_agents import calls, play, run_agent
 from tests.replay.agents import KEY, MODEL
+from tests.shared_stores import shared_store
 
 CONSTANT = "a constant of the test"
 TWO_WORDS = "two words"
@@ -74,25 +77,35 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize("label", LABELS, ids=range(len(LABELS)))
-@pytest.mark.parametrize("ending", ["plain", "result", "exception"])
-def test_every_label_is_a_reason_and_a_signature(tmp_path: Path, label: Label, ending: str) -> None:
-    """A declared failure with any label has an end with this label as its reason, readable in facts."""
+ENDINGS = ["plain", "result", "exception"]
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Label], tuple[Any, ...]]:
+    """Record a declared failure with each ending and label; return the rows of the sessions."""
+    cases = list(itertools.product(ENDINGS, LABELS))
 
     def agent() -> None:
-        try:
-            with agentobs.session("labels") as session:
+        for ending, label in cases:
+            with contextlib.suppress(KeyError), agentobs.session("labels") as session:
                 agentobs.fail(label)
                 if ending == "result":
                     session.result({"refunds": 2})
                 elif ending == "exception":
                     raise KeyError("order")
-        except KeyError:
-            pass
 
-    home = recorded(tmp_path / "home", agent)
-    sql = "SELECT status, reason, signature, dropped FROM sessions"
-    assert rows(home, sql) == [("failed", label, f"declared:{label}", 0)]
+    home = recorded(tmp_path_factory.mktemp("labels") / "home", agent)
+    sql = "SELECT status, reason, signature, dropped FROM sessions ORDER BY started_ns"
+    return dict(zip(cases, rows(home, sql), strict=True))
+
+
+@pytest.mark.parametrize("label", LABELS, ids=range(len(LABELS)))
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_label_is_a_reason_and_a_signature(
+    failures: dict[tuple[str, Label], tuple[Any, ...]], label: Label, ending: str
+) -> None:
+    """A declared failure with any label has an end with this label as its reason, readable in facts."""
+    assert failures[ending, label] == ("failed", label, f"declared:{label}", 0)
 
 
 def test_a_bundle_with_the_longest_signature_is_imported(
@@ -128,24 +141,32 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_no_text_prevents_the_end_of_a_session(tmp_path: Path, text: str) -> None:
-    """Any text can be a name, a tag, a reason, the name of a class or of a span; the session ends completely."""
-    error: Any = type("Odd", (Exception,), {})
-    error.__name__ = error.__qualname__ = text.replace("\x00", "").replace("\ud800", "") or "Odd"
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Any, ...]]]:
+    """Record two sessions with each text; return their rows."""
 
     def agent() -> None:
-        with agentobs.session(text, tags={text: text}), agentobs.span(f"app{text}"):
-            agentobs.fail(text)
-        try:
-            with agentobs.session(text):
+        for text in TEXTS:
+            error: Any = type("Odd", (Exception,), {})
+            name = text.replace("\x00", "").replace("\ud800", "") or "Odd"
+            error.__name__ = error.__qualname__ = name
+            with agentobs.session(text, tags={text: text}), agentobs.span(f"app{text}"):
+                agentobs.fail(text)
+            with contextlib.suppress(error), agentobs.session(text):
                 raise error(text)
-        except error:
-            pass
 
-    home = recorded(tmp_path / "home", agent)
-    sql = "SELECT status, dropped, incomplete FROM sessions ORDER BY started_ns"
-    assert rows(home, sql) == [("failed", 0, False), ("failed", 0, False)]
+    home = recorded(tmp_path_factory.mktemp("odd") / "home", agent)
+    found = rows(home, "SELECT status, dropped, incomplete FROM sessions ORDER BY started_ns")
+    assert len(found) == 2 * len(TEXTS)
+    return {text: found[2 * at : 2 * at + 2] for at, text in enumerate(TEXTS)}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_no_text_prevents_the_end_of_a_session(
+    ends: dict[str, list[tuple[Any, ...]]], text: str
+) -> None:
+    """Any text can be a name, a tag, a reason, the name of a class or of a span; the session ends completely."""
+    assert ends[text] == [("failed", 0, False), ("failed", 0, False)]
 
 
 def test_results_and_sources_stay_readable(tmp_path: Path) -> None:
@@ -313,17 +334,25 @@ def test_every_text_is_a_parameter_of_a_query(
     invented: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A parameter is compared as its digest in every column, not only for names and tags."""
-    shell = Shell(invented, capsys)
-    for table, column, value in (
-        ("attempts", "stop_reason", "ada_stopped"),
-        ("attempts", "message_id", "msg_ada-lovelace"),
-        ("usage", "model", "ada-1815"),
-        ("usage", "service_tier", "ada"),
-        ("tool_uses", "tool_use_id", "toolu_ada"),
-    ):
-        sql = f"SELECT count(*) AS n FROM {table} WHERE {column} = $wanted"
-        found = shell("sql", sql, "--param", f"wanted={value}", "--json")
-        assert json.loads(found.out) == {"n": 1}, (column, found.err)
+    columns = {
+        ("attempts", "stop_reason"): "ada_stopped",
+        ("attempts", "message_id"): "msg_ada-lovelace",
+        ("usage", "model"): "ada-1815",
+        ("usage", "service_tier"): "ada",
+        ("tool_uses", "tool_use_id"): "toolu_ada",
+    }
+    counts = (
+        f"(SELECT count(*) FROM {table} WHERE {column} = ${column}) AS {column}"
+        for table, column in columns
+    )
+    parameters = (
+        argument
+        for (_, column), value in columns.items()
+        for argument in ("--param", f"{column}={value}")
+    )
+    found = Shell(invented, capsys)("sql", f"SELECT {', '.join(counts)}", *parameters, "--json")
+    assert found.code == 0, found.err
+    assert json.loads(found.out) == {column: 1 for _, column in columns}
 
 
 def test_local_commands_show_the_terms_and_shared_files_do_not(
@@ -332,15 +361,16 @@ def test_local_commands_show_the_terms_and_shared_files_do_not(
     """Doctor, diff, reprice and tools show texts; files that can be shared contain digests."""
     shell = Shell(invented, capsys)
     [(session_id,)] = rows(invented, "SELECT session_id FROM sessions")
-    for command in ("doctor", "reprice", "models"):
-        assert "ada-1815" in shell(command).out, command
-    assert "ada_tool" in shell("tools").out
-    assert "ada_tool" in shell("show", session_id).out
-    report = tmp_path / "diff.html"
-    arguments = ["diff", session_id, session_id, "--report", str(report), "--light", "--json"]
-    assert "ada_tool" in shell(*arguments).out
-    page = tmp_path / "session.html"
-    assert shell("report", session_id, "-o", str(page), "--light").code == 0
+    assert "ada-1815" in shell("doctor").out
+    report, page = tmp_path / "diff.html", tmp_path / "session.html"
+    with shared_store(invented):
+        for command in ("reprice", "models"):
+            assert "ada-1815" in shell(command).out, command
+        assert "ada_tool" in shell("tools").out
+        assert "ada_tool" in shell("show", session_id).out
+        arguments = ["diff", session_id, session_id, "--report", str(report), "--light", "--json"]
+        assert "ada_tool" in shell(*arguments).out
+        assert shell("report", session_id, "-o", str(page), "--light").code == 0
     for path in (report, page):
         assert "ada_" not in path.read_text(), path
 

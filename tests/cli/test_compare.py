@@ -153,32 +153,49 @@ def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, lis
     assert "bob" in shown
 
 
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "new messages": ("Mail her.", {}),
+    "system prompt": ("Mail them.", {"options": {**FREE, "system": "Be quick."}}),
+    "tools": ("Mail them.", {"tools": Mailer().tools[:1]}),
+}
+"""The prompt and the arguments of a mailer that differs from the first one in one part of its requests."""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, dict[str, str]]]:
+    """The home of a mailer and of changed mailers, the first session, and the other sessions by the changed part."""
+    folder = tmp_path_factory.mktemp("changed")
+    ids: list[str] = []
+    for prompt, arguments in (("Mail them.", {}), *CHANGED.values()):
+        given = {"options": FREE, **arguments} if ids else arguments
+
+        def run(url: str, given: dict[str, Any] = given, prompt: str = prompt) -> Any:
+            return Mailer(url, **given).run(prompt)
+
+        ids.append(recorded(folder, run, mails("ann")).session_id)
+    with shared_store(folder / "home"):
+        yield folder / "home", ids[0], dict(zip(CHANGED, ids[1:], strict=True))
+
+
 @pytest.mark.parametrize(
-    ("prompt", "options", "place", "part"),
+    ("part", "place"),
     [
-        ("Mail her.", {}, "$.asked.messages[0].content", "new messages"),
-        ("Mail them.", {"system": "Be quick."}, "$.asked.system", "system prompt"),
-        ("Mail them.", {"tools": 1}, "$.asked.tools", "tools"),
+        ("new messages", "$.asked.messages[0].content"),
+        ("system prompt", "$.asked.system"),
+        ("tools", "$.asked.tools"),
     ],
 )
 def test_differing_requests_need_content(
-    tmp_path: Path,
+    changed: tuple[Path, str, dict[str, str]],
     capsys: pytest.CaptureFixture[str],
-    prompt: str,
-    options: dict[str, Any],
-    place: str,
     part: str,
+    place: str,
 ) -> None:
     """Prompt, system prompt, tools and options are compared. Without `--content`, the first three are compared by their
     digests, and a line states that other content is not compared.
     """
-    shell = Shell(tmp_path / "home", capsys)
-    tools = {"tools": Mailer().tools[: options.pop("tools")]} if "tools" in options else {}
-    mailers = (Mailer, lambda url: Mailer(url, options={**FREE, **options}, **tools))
-    ids = []
-    for made_by, message in zip(mailers, ("Mail them.", prompt), strict=True):
-        run = recorded(tmp_path, lambda url, m=made_by, s=message: m(url).run(s), mails("ann"))  # type: ignore[misc]
-        ids.append(run.session_id)
+    home, first, others = changed
+    shell, ids = Shell(home, capsys), (first, others[part])
     result = shell("diff", *ids).out
     assert f"different {part}" in result
     assert "other content was not compared; pass --content" in result

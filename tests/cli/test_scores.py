@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import DONE, calls, look, play, recording
 from tests.exporters.test_backfill import send
 from tests.replay.agents import Agent, answers, frozen, recorded
+from tests.shared_stores import shared_store
 from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 AESGCM_INSTALLED = importlib.util.find_spec("cryptography") is not None
@@ -58,12 +59,13 @@ def facts_text(home: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with one session without scores; tests do not change it."""
     home = tmp_path_factory.mktemp("judged") / "home"
     with recording(home):
         agent("judged")
-    return home
+    with shared_store(home):
+        yield home
 
 
 def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Path) -> None:
@@ -294,14 +296,15 @@ def test_sessions_are_chosen_by_their_scores(
         assert ended.code == 0, ended.err
         return {json.loads(line)["name"] for line in ended.out.splitlines()}
 
-    assert matching("score.correct < 0.5") == {"bad"}
-    assert matching("score.correct >= 0.1") == {"bad", "good"}
-    assert matching("score.correct = true") == {"good"}
-    assert matching("score.correct = 0.1") == {"bad"}
-    assert matching("score.grade = F and turns > 1 and status = completed") == {"bad"}
-    assert matching('score.grade != "A"') == {"bad"}
-    assert matching("turns >= 2") == {"bad", "good", "plain"}
-    assert matching("turns > 2") == set()
+    with shared_store(home):
+        assert matching("score.correct < 0.5") == {"bad"}
+        assert matching("score.correct >= 0.1") == {"bad", "good"}
+        assert matching("score.correct = true") == {"good"}
+        assert matching("score.correct = 0.1") == {"bad"}
+        assert matching("score.grade = F and turns > 1 and status = completed") == {"bad"}
+        assert matching('score.grade != "A"') == {"bad"}
+        assert matching("turns >= 2") == {"bad", "good", "plain"}
+        assert matching("turns > 2") == set()
     shell("score", bad, "correct", "0.9")
     assert matching("score.correct < 0.5") == set()
     assert good != plain

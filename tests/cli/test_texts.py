@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from replay import DivergenceError, Replayer, load
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import KEY, MODEL
+from tests.shared_stores import shared_store
 
 NAME = "Refund agent, order 7: über alles"
 REASON = "the customer was not refunded"
@@ -69,10 +71,26 @@ def home_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def ingested(home_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ingested copy of the home, whose segments are compressed."""
+    home = Path(shutil.copytree(home_once, tmp_path_factory.mktemp("ingested") / "home"))
+    ingest(existing_home(home))
+    assert list(home.rglob("*.content.zst"))
+    return home
+
+
+@pytest.fixture(scope="module")
+def opened(ingested: Path) -> Iterator[Path]:
+    """The ingested home with an open store, for tests that only read it."""
+    with shared_store(ingested):
+        yield ingested
+
+
 @pytest.fixture
-def home(home_once: Path, tmp_path: Path) -> Path:
-    """A copy of the home, which a test may change."""
-    return Path(shutil.copytree(home_once, tmp_path / "home"))
+def home(ingested: Path, tmp_path: Path) -> Path:
+    """A copy of the ingested home, which a test may change."""
+    return Path(shutil.copytree(ingested, tmp_path / "home"))
 
 
 @pytest.fixture
@@ -93,12 +111,21 @@ def digest_of(home: Path, column: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize("ingested", [False, True], ids=["plain", "compressed"])
-def test_commands_show_the_texts(home: Path, shell: Shell, ingested: bool) -> None:
-    """Commands show the original texts, whether or not the segment was compressed."""
-    if ingested:
-        ingest(existing_home(home))
-        assert list(home.rglob("*.content.zst"))
+@pytest.mark.parametrize("command", [("sessions",), ("show", NAME)], ids=" ".join)
+def test_the_first_command_shows_the_texts(
+    home_once: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """The first command after a recording shows the original texts."""
+    home = Path(shutil.copytree(home_once, tmp_path / "home"))
+    shown = Shell(home, capsys)(*command).out
+    assert NAME in shown
+    assert REASON in shown
+    assert "digest:" not in shown
+
+
+def test_commands_show_the_texts(opened: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands show the original texts, also of compressed segments."""
+    shell = Shell(opened, capsys)
     for result in (
         shell("sessions").out,
         shell("sessions", "--failed").out,
@@ -224,8 +251,11 @@ def test_encrypted_texts_need_the_key(
     assert result.count("digest:") == 2
 
 
-def test_reports_contain_the_texts_only_with_content(shell: Shell, tmp_path: Path) -> None:
+def test_reports_contain_the_texts_only_with_content(
+    opened: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """A report contains the original texts only if its author included content, so it can be shared otherwise."""
+    shell = Shell(opened, capsys)
     for content in (False, True):
         path = tmp_path / f"{content}.html"
         extra = ["--with-content"] if content else []

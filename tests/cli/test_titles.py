@@ -30,6 +30,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.recount import folder
 from tests.exporters.sample_agents import recording
 from tests.replay.agents import Agent, answers, recorded
+from tests.shared_stores import shared_store
 from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 TRANSCRIPTS = folder()
@@ -57,6 +58,7 @@ def home_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         agent("titled", title="  canary\n title ")
         agent("prompted")
         agent("silent", content="off", title="canary silent")
+    ingest(existing_home(home))  # once for all copies
     return home
 
 
@@ -168,13 +170,20 @@ def test_batches_and_managed_agents_have_titles_and_are_searched(
     """The title is the first prompt that a batch or an agent gets; a search finds prompts, responses and tool data."""
     home = a_home(tmp_path)
     record(home, [start(1), *exchanges, end(1)])
-    ingest(home)
     shell = Shell(home.path, capsys)
-    assert listed(shell) == {"story": "canary question 0"}
-    found = {
-        text: listed(shell, "--all-text", "--search", text) != {}
-        for text in ("question 0", "question 1", "answer", "canary input", "canary result", "more")
-    }
+    with shared_store(home.path):
+        assert listed(shell) == {"story": "canary question 0"}
+        found = {
+            text: listed(shell, "--all-text", "--search", text) != {}
+            for text in (
+                "question 0",
+                "question 1",
+                "answer",
+                "canary input",
+                "canary result",
+                "more",
+            )
+        }
     is_batch = len(exchanges) == 2
     assert found == {
         "question 0": True,
@@ -316,12 +325,13 @@ def test_a_search_finds_titles_and_with_all_text_also_content(
         assert ended.code == 0, ended.err
         return len(ended.out.splitlines())
 
-    assert found("IT, Canary") == 1
-    assert found("oslo is wet") == 0
-    for text in ("oslo is WET", "Looking.", "12:00", '"city": "Rome"', "how is it", "clock"):
-        assert found(text, "--all-text") == 1, text
-    for text in ("Be brief", "input_schema", "nowhere"):
-        assert found(text, "--all-text") == 0, text
+    with shared_store(tmp_path / "home"):
+        assert found("IT, Canary") == 1
+        assert found("oslo is wet") == 0
+        for text in ("oslo is WET", "Looking.", "12:00", '"city": "Rome"', "how is it", "clock"):
+            assert found(text, "--all-text") == 1, text
+        for text in ("Be brief", "input_schema", "nowhere"):
+            assert found(text, "--all-text") == 0, text
     recorded(tmp_path, lambda url: Agent(url).answer("And now, canary?"), answers())
     assert found("canary") == 2
     assert found("and now", "--all-text") == 1

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterator
@@ -84,6 +85,12 @@ def elsewhere(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert result.exit_code == 0, result.exception
     assert "was recorded" not in result.stderr
     return other
+
+
+@pytest.fixture
+def other(elsewhere: Home, tmp_path: Path) -> Home:
+    """A copy of the other home, which the test may change."""
+    return Home(shutil.copytree(elsewhere.path, tmp_path / "other"))
 
 
 @pytest.fixture(scope="module")
@@ -289,14 +296,12 @@ def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None
 
 
 def test_an_import_with_content_replaces_one_without_content(
-    home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
+    other: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
     """An import with content adds the content once; a later import without content does not remove it.
 
     Query results do not change.
     """
-    other = open_home(tmp_path / "other")
-    assert run(other, "import", "bundle", bundled).exit_code == 0
     before = sums(other)
     result = run(other, "import", "bundle", bundle_with_content)
     assert "imported; it replaces a version without content, with content" in result.output
@@ -314,10 +319,8 @@ def test_a_recorded_session_is_not_replaced_by_its_bundle(home: Home, bundled: P
     assert sums(home) == before
 
 
-def test_a_deleted_session_is_not_imported_again(bundled: Path, tmp_path: Path) -> None:
+def test_a_deleted_session_is_not_imported_again(other: Home, bundled: Path) -> None:
     """A repeated import, with or without content, does not restore a deleted session and reports this."""
-    other = open_home(tmp_path / "other")
-    assert run(other, "import", "bundle", bundled).exit_code == 0
     gone = ids(other)[0]
     prune(other, sessions=[gone])
     output = run(other, "import", "bundle", bundled).output
@@ -349,11 +352,9 @@ def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) ->
 
 
 def test_an_interrupted_replacement_is_completed_by_the_next_import(
-    home: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
+    home: Home, other: Home, bundle_with_content: Path
 ) -> None:
     """If an import is killed after it removed the old version of a session, the next import adds the new version."""
-    other = open_home(tmp_path / "other")
-    assert run(other, "import", "bundle", bundled).exit_code == 0
 
     def dies(of: Home, session: str) -> None:
         prune(of, sessions=[session])

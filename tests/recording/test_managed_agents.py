@@ -174,8 +174,7 @@ def stored(tmp_path: Path, *sessions: Sequence[ModelExchange]) -> Iterator[Any]:
     home = a_home(tmp_path)
     for number, exchanges in enumerate(sessions, 1):
         record(home, [start(number), *exchanges, end(number, at=1_800_000_000_000_000_000)])
-    ingest(home)
-    with connect(home, ingest=False) as database:
+    with connect(home) as database:
         yield database
 
 
@@ -546,7 +545,7 @@ def test_show_and_the_pages_of_a_session_list_its_turns(
         steps = page.html.partition('id="steps"')[2]
         assert steps.count(MODEL) >= 2
         assert "bash" in steps
-        with connect(home, ingest=False) as database:
+        with connect(home) as database:
             ids = database.execute("SELECT attempt_id FROM attempts").fetchall()
         assert len(ids) == 4
         for (attempt_id,) in ids:

@@ -17,7 +17,6 @@ from anthropic.types.computer_member_name import COMPUTER_MEMBER_NAME_VALUES
 from agentobs.provider.anthropic.cloud_frames import FRAMES, enframe
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.duckdb.connection import connect
-from agentobs.store.duckdb.ingest import ingest
 from tests.store.recordings import T0, a_home, end, record, session_id, start
 
 MODEL = "claude-sonnet-5"
@@ -137,8 +136,7 @@ def rows(tmp_path: Path, sql: str, *exchanges: ModelExchange) -> list[tuple[Any,
     """Record the exchanges in one session, and return the rows of a query."""
     home = a_home(tmp_path)
     record(home, [start(1), *exchanges, end(1)])
-    ingest(home)
-    with connect(home, ingest=False) as database:
+    with connect(home) as database:
         return database.execute(sql).fetchall()
 
 

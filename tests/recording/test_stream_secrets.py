@@ -182,11 +182,16 @@ def test_written_parts_of_a_stream_contain_no_part_of_a_key(
     """However much of a stream has arrived, its writable part ends after an event, and has the redactions of the
     complete stream.
     """
-    text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 900}"
+    text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 700}"
     body = b"".join(stream(kind, cut(text, size)))
     redacted_body = apply(body, find_in_answer(body))
     settled_bytes = 0
-    for end in range(0, len(body), max(len(body) // 60, 1)):
+    ends = set(range(0, len(body), len(body) // 20))
+    at = text.index(KEY)
+    for arrived in (at, at + CONTEXT):  # the key arrives, and becomes writable
+        near = len(b"".join(stream(kind, cut(text[:arrived], size))))
+        ends |= set(range(near - 200, near + 1300, 100))
+    for end in sorted(ends):
         raw = body[:end]
         found = find_in_answer(raw)
         settled_bytes = writable_length(raw, found)

@@ -92,37 +92,41 @@ def test_the_marker_is_sufficient_for_a_replay(project: pytest.Pytester) -> None
     result.assert_outcomes(passed=len(marks))
 
 
-@pytest.mark.parametrize("statement", ["self.fail('no')", "self.skipTest('no')", "pass"])
-def test_a_test_case_that_catches_a_divergence_fails(
-    project: pytest.Pytester, statement: str
-) -> None:
+def test_a_test_case_that_catches_a_divergence_fails(project: pytest.Pytester) -> None:
     """A unittest case that catches a divergence fails with this divergence, however the test itself ends."""
-    test = f"""
-        import unittest
-        @pytest.mark.replay("fixtures/weather")
-        class TestIt(unittest.TestCase):
-            def test_it(self):
-                try:
-                    Agent().answer("Eh?")
-                except Exception:
-                    {statement}
-    """
-    result = run(project, "\n".join(line[8:] for line in test.splitlines()))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
+    statements = ("self.fail('no')", "self.skipTest('no')", "pass")
+    test = "import unittest\n"
+    for number, statement in enumerate(statements):
+        test += (
+            f'@pytest.mark.replay("fixtures/weather")\nclass Test{number}(unittest.TestCase):\n'
+            "    def test_it(self):\n        try:\n"
+            '            Agent().answer("Eh?")\n'
+            f"        except Exception:\n            {statement}\n"
+        )
+    result = run(project, test)
+    result.assert_outcomes(failed=len(statements))
+    for number in range(len(statements)):
+        result.stdout.fnmatch_lines(
+            [f"FAILED *::Test{number}::test_it - DIVERGED *request 1 of 3*"]
+        )
 
 
-@pytest.mark.parametrize("statement", ["pytest.fail('no')", "pytest.skip('no')"])
 def test_a_divergence_has_precedence_over_the_outcome_of_the_test(
-    project: pytest.Pytester, statement: str
+    project: pytest.Pytester,
 ) -> None:
     """A test that fails or skips itself after a divergence is reported with the divergence."""
-    test = (
-        '@pytest.mark.replay("fixtures/weather")\ndef test_it():\n    try: Agent().answer("Eh?")\n'
+    test = 'pytestmark = pytest.mark.replay("fixtures/weather")\n'
+    for statement in ("fail", "skip"):
+        test += (
+            f"def test_{statement}():\n"
+            "    try: Agent().answer('Eh?')\n"
+            f"    except Exception: pytest.{statement}('no')\n"
+        )
+    result = run(project, test)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [f"FAILED *::test_{each} - DIVERGED *request 1 of 3*" for each in ("fail", "skip")]
     )
-    result = run(project, f"{test}    except Exception: {statement}\n")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
 
 
 def test_async_tests_are_replayed(project: pytest.Pytester) -> None:
@@ -169,30 +173,23 @@ def test_the_pytest_fixtures_of_a_replay(project: pytest.Pytester) -> None:
     run(project, "\n".join(line[8:] for line in test.splitlines())).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    ("marker_arguments", "expected"),
-    [
-        (
-            '"fixtures/weather", tolls="live"',
-            "*unknown options: tolls. Valid options: tools, network,*",
-        ),
-        ('"fixtures/weather", chunks=0', "*invalid chunks: 0.*"),
-        ("5", '*name the fixture: @pytest.mark.replay("fixtures/NAME").*'),
-        ('"fixtures/none-*"', "*this is not a fixture*"),
-        ('"empty"', "*empty: this is not a fixture*"),
-    ],
-)
-def test_an_invalid_marker_is_reported(
-    project: pytest.Pytester, marker_arguments: str, expected: str
-) -> None:
+def test_an_invalid_marker_is_reported(project: pytest.Pytester) -> None:
     """An invalid marker is reported in one line, and the test does not run."""
+    reports = {
+        '"fixtures/weather", tolls="live"': "*unknown options: tolls. Valid options: tools, network,*",
+        '"fixtures/weather", chunks=0': "*invalid chunks: 0.*",
+        "5": '*name the fixture: @pytest.mark.replay("fixtures/NAME").*',
+        '"fixtures/none-*"': "*fixtures/none-*: this is not a fixture*",
+        '"empty"': "*empty: this is not a fixture*",
+    }
     (project.path / "empty").mkdir()
-    result = run(
-        project,
-        f"@pytest.mark.replay({marker_arguments})\ndef test_it():\n    assert 0, 'ran'\n",
+    test = "".join(
+        f"@pytest.mark.replay({arguments})\ndef test_{number}():\n    assert 0, 'ran'\n"
+        for number, arguments in enumerate(reports)
     )
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([expected])
+    result = run(project, test)
+    result.assert_outcomes(errors=len(reports))
+    result.stdout.fnmatch_lines(list(reports.values()))
     assert "Traceback" not in result.stdout.str()
     assert "During handling" not in result.stdout.str()
     assert "ran" not in result.stdout.str().split()

@@ -33,6 +33,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import TABLES, Permission, SessionEnd, SessionStart, UsageRow, columns
 from agentobs.records.labels import Label
 from agentobs.sink import Record
+from agentobs.store.duckdb.schema import cached_views
 
 ROOT = Path(__file__).parent.parent.parent
 T0 = 1_790_000_000_000_000_000
@@ -219,7 +220,10 @@ def write_facts(home: Home, facts: Iterable[Any], *, close: bool = True) -> Segm
 
 
 def a_home(tmp_path: Path) -> Home:
-    return open_home(tmp_path / "home")
+    """Return a new home with cached views, because binding all views takes longer than most tests."""
+    home = open_home(tmp_path / "home")
+    cached_views(home.path, write=True)
+    return home
 
 
 def counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:

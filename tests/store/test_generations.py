@@ -59,12 +59,15 @@ def test_the_published_file_and_its_manifest(home: Home) -> None:
     assert generation["published_ns"] > 0
     [(segment_id, size)] = generation["read"].items()
     assert generation["facts_bytes"] == size == file_size(facts_path(home, segment_id))
+    views = cached_views(home.path, write=False)
+    assert views is not None
     assert sorted(p.name for p in home.path.iterdir()) == [
         "agentobs.duckdb",
         "ingest.lock",
         "key",
         "manifest.json",
         "segments",
+        views.name,
     ]
 
 

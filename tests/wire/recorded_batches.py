@@ -133,5 +133,5 @@ def ingested(path: Path, files: list[RecordedFile]) -> Iterator[Batch]:
     home = existing_home(path)
     report = ingest(home)
     assert report.damaged_records == report.missing_records == report.misfit_records == 0
-    with connect(home, ingest=False) as database:
+    with connect(home) as database:
         yield Batch(home, files, database)
