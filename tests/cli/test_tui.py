@@ -18,12 +18,12 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, OptionList, Static, TabbedContent, Tree
 
 from agentobs.cli import main
+from agentobs.cli.terminal.transcript import Entry
 from agentobs.cli.tui.application import Browser, SessionList
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import SessionData, tree
 from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
-from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.sink import Record
