@@ -314,7 +314,7 @@ def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
     """A limit that ended a session is named before its last error. Signatures fit into a small window."""
     page = tab.go("/?sort=-attention")
     error = page.locator("tr:has(a:text-is('limited')) .row-error").inner_text()
-    assert error == "max_turns; last error: failed in find_order"
+    assert error == "max_turns; last error: call find_order failed"
     head = page.get_by_role("columnheader", name="Signatures").bounding_box()
     assert head is not None
     assert head["x"] + head["width"] <= LAPTOP["width"]
