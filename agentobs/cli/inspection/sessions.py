@@ -378,20 +378,20 @@ def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequenc
     """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
     failure signatures.
     """
+    from agentobs.store.analysis.attention import what_failed
     from agentobs.store.analysis.failed_steps import failed_call_counts
 
     listed = as_dicts(rows)
     failed = failed_call_counts(store, [row["session_id"] for row in listed])
-
-    def cause(row: dict[str, Any]) -> str | None:
-        if row["cause"] is not None:
-            return str(row["cause"])
-        calls = failed.get(row["session_id"], 0)
-        parts = [f"{calls:,} call{'s' * (calls != 1)} failed"] if calls else []
-        parts += [each.replace("_", " ") for each in signatures.get(row["session_id"], ())]
-        return ", ".join(parts) or None
-
-    return rows[0], [tuple({**row, "cause": cause(row)}.values()) for row in listed]
+    causes = (
+        what_failed(
+            row["cause"], failed.get(row["session_id"], 0), signatures.get(row["session_id"], ())
+        )
+        for row in listed
+    )
+    return rows[0], [
+        tuple({**row, "cause": cause}.values()) for row, cause in zip(listed, causes, strict=True)
+    ]
 
 
 def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:
