@@ -273,6 +273,24 @@ def test_the_span_of_a_client_without_spans_is_not_shown() -> None:
     ]
 
 
+def test_a_wait_for_the_user_is_one_step() -> None:
+    """The decision with its approval wait is shown, and not the span of this wait; other waits are shown."""
+    wait = {
+        "kind": "span", "name": "blocked_on_user", "label": "send", "lane": "main", "id": "1" * 16, "outcome": "ok",
+        "depth": 1, "started_ns": 5 * SECOND, "duration_ns": 2 * SECOND, "parent_id": None,
+    }  # fmt: skip
+    decision = {**wait, "kind": "permission", "name": "send", "label": "person", "outcome": "allow"}
+    others = [
+        {**wait, "lane": "main/call_1"},
+        {**wait, "label": "look"},
+        {**wait, "started_ns": 9 * SECOND},
+        {**wait, "duration_ns": None},
+    ]
+    shown = shown_steps([wait, decision, *others])
+    assert [each["what"] for each in shown] == ["permission send", *["wait for the user"] * 4]
+    assert shown[1:] == [{**each, "what": "wait for the user"} for each in others]
+
+
 def interaction(start_s: int, wall_s: int) -> Split:
     parts = (0,) * 7
     return Split("1", "main", start_s * SECOND, wall_s * SECOND, *parts, True, "wire", ())
