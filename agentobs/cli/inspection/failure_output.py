@@ -86,7 +86,9 @@ def print_failed_steps(
 
 def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     """Return a group of failed steps in one line: how many, what, the error and the place."""
-    started = agents.get(f"{group.lane}/{group.ids[0]}") if group.count == 1 else None
+    from agentobs.store.analysis.lane_names import agent_of_call
+
+    started = agent_of_call(group.lane, group.ids[0], agents) if group.count == 1 else None
     if group.kind == "attempt":
         what = f"request to {text(group.name)}"
     elif started is not None:

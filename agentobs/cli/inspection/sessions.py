@@ -234,7 +234,9 @@ def show(
             click.echo(line)
 
 
-def _show_turn(context: click.Context, session: str, turn: int, lane: str, content: bool) -> None:
+def _show_turn(
+    context: click.Context, session: str, turn: int, lane: str | None, content: bool
+) -> None:
     """Print one turn of a session, on request with its content."""
     from agentobs.cli.inspection.turn_output import print_turn, turn_content
 

@@ -201,10 +201,13 @@ def _row(
         errors: the rows of `session_errors`.
         names: the display names of the lanes of the session.
     """
+    from agentobs.store.analysis.lane_names import agent_of_call
+
     kind = _STEP_KINDS.get(step["kind"])
     facts: Row = next((r for r in steps if (r["kind"], r["id"]) == (kind, step["id"])), {})
     row = {**dict.fromkeys((*_COLUMNS, "cost_status")), **facts}
-    started = names.get(f"{step['lane']}/{step['id']}") if step["kind"] == "tool_call" else None
+    is_call = step["kind"] == "tool_call"
+    started = agent_of_call(str(step["lane"]), str(step["id"]), names) if is_call else None
     outcome = step["outcome"]
     if kind == "request":
         outcome = outcome_words(str(facts.get("outcome", outcome)))
