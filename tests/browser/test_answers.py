@@ -201,7 +201,7 @@ def test_cost_and_time_have_a_summary(tab: Tab) -> None:
     summary = tab.page.get_by_role("list", name="Summary")
     assert "the main agent cost the most, $" in summary.inner_text()
     assert "No cache misses were found: no request paid again" in summary.inner_text()
-    assert "2 tool calls failed; their tokens are part of the total." in summary.inner_text()
+    assert "2 tool calls failed. The " in summary.inner_text()
     assert "The total is" not in summary.inner_text()
     assert "compaction" not in summary.inner_text()
     assert tab.page.evaluate(SHOWN, "#in-short")
