@@ -14,6 +14,8 @@ _TIMEOUTS = (
     "ReadTimeout", "ReadTimeoutError", "TimeoutError", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError",
 )  # fmt: skip
 """Errors of HTTP clients that waited too long for data."""
+UNFINISHED_OUTCOMES = ("cut", "no_response", "stream_error")
+"""The outcomes of requests without a complete response; an HTTP status of them is that of a success."""
 _FAILED_OUTCOME = re.compile(
     r"(cut|no_response|stream_error|http_error|crashed)(?: (\d+))?(?: (\S+))?"
 )

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
+from agentobs.records.request_failures import UNFINISHED_OUTCOMES, request_failure
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.session_search import SessionTexts
@@ -227,8 +228,8 @@ def filter_of(query: ListQuery, search: Mapping[str, Any] = MappingProxyType({})
 def rows_of(
     view: View, query: ListQuery, chosen_filter: Filter, limit: int = PAGE_SIZE
 ) -> list[Row]:
-    """Return the sessions of one page, or the first ones of it."""
-    return view.named(
+    """Return the sessions of one page, or the first ones of it, with the texts of `_error_texts`."""
+    rows = view.named(
         "listing/page",
         **chosen_filter.parameters,
         sort=query.sort.removeprefix("-"),
@@ -236,6 +237,31 @@ def rows_of(
         limit=limit,
         offset=(query.page - 1) * PAGE_SIZE,
     )
+    return [{**row, **_error_texts(row)} for row in rows]
+
+
+def _error_texts(row: Row) -> Row:
+    """Return the last error of a session in words, the texts around the name of its step, and all as one text.
+
+    If the name comes first, `error_prefix` is the text before it; else it is None.
+    """
+    words, name, outcome = row["error"], row["error_name"], row["error_outcome"]
+    is_request, is_outcome = row["error_kind"] == "attempt", words == outcome
+    prefix, joint, suffix = None, " from " if is_request else " in ", ""
+    if is_request and outcome in UNFINISHED_OUTCOMES:
+        words = request_failure(outcome, None if is_outcome else words, None)
+        joint, suffix = " (", ")"
+    elif words and is_outcome:
+        words = "timed out" if words == "timeout" else words.replace("_", " ")
+        prefix, joint = (None, joint) if is_request else ("call ", " ")
+    whole = (words, joint, name, suffix) if prefix is None else (prefix, name, joint, words)
+    return {
+        "error_words": words,
+        "error_prefix": prefix,
+        "error_joint": joint,
+        "error_suffix": suffix,
+        "error_text": "".join(whole) if words and name else words,
+    }
 
 
 def first_to_open(
@@ -248,9 +274,7 @@ def first_to_open(
     if query.sort == ATTENTION or not any(each["status"] in FAILED for each in rows):
         return None
     [first] = rows_of(view, replace(query, sort=ATTENTION, page=1), chosen_filter, limit=1)
-    error, reason = first["error"], first["reason"]
-    if error and first["error_name"]:
-        error = f"{error} in {first['error_name']}"
+    error, reason = first["error_text"], first["reason"]
     is_limit = (first["signature"] or "").startswith("result:")
     cause = reason if is_limit and reason else error or reason
     words = FAILED.get(first["status"], first["status"])

@@ -242,11 +242,30 @@ def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     notes = [
         uncertain_total(spent) if spent else "",
         _compaction_note(opened.cached_rows("context_growth")),
-        f"{count(calls, 'tool call')} failed; {'its' if calls == 1 else 'their'} tokens are part of the total."
-        if calls
-        else "",
+        _failed_calls_note(calls, opened.cached_rows("session_turns")),
     ]
     return {"cost_notes": [note for note in notes if note], "rises": _rises(opened)}
+
+
+def _failed_calls_note(calls: int, turns: Sequence[Row]) -> str:
+    """Return a sentence with the number of failed tool calls, and what the requests cost that made them.
+
+    Args:
+        calls: the number of failed tool calls.
+        turns: the rows of `session_turns`.
+    """
+    if not calls:
+        return ""
+    made = [row for row in turns if row["tool_errors"]]
+    priced = [row for row in made if row["cost_usd"] is not None]
+    failed = f"{count(calls, 'tool call')} failed"
+    if not priced or len(priced) < len(made):
+        return f"{failed}."
+    spent = (
+        f"{certainty_prefix(priced)}{money(sum((row['cost_usd'] for row in priced), Decimal(0)))}"
+    )
+    requests = "request" if len(made) == 1 else f"{len(made):,} requests"
+    return f"{failed}. The {requests} with {'this call' if calls == 1 else 'these calls'} cost {spent} of the total."
 
 
 def _rises(opened: OpenedSession) -> list[CostRise]:

@@ -200,7 +200,7 @@ def _started_agent(node: Node, agents: Mapping[str, str]) -> str:
     if node.kind == "sub_agent":
         return name_of_lane(node.lane, agents)
     if node.kind == "agent" and node.step is not None:
-        return agents.get(f"{node.lane}/{node.step['id']}", "")
+        return agents.get(node.agent_lane, "")
     return ""
 
 

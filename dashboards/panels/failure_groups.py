@@ -170,7 +170,7 @@ def session_failures(
         return None
     by_step = {(row["lane"], row["turn"], row["id"]): row for row in errors}
     end_of = {row["lane"]: row for row in ends}
-    agents = {_lane_of(node): node.agent for node in map(tree.node, tree.order) if node.agent}
+    agents = {node.agent_lane: node.agent for node in map(tree.node, tree.order) if node.agent}
     succeeded = _last_successes(tree)
     groups: dict[tuple[Any, ...], list[Node]] = {}
     for node in sorted(failed, key=lambda each: each.started_ns or 0):
@@ -187,7 +187,7 @@ def session_failures(
     for (kind, name, why, file, line, status, is_repaired), nodes in groups.items():
         lanes = {node.lane for node in nodes}
         lane = lanes.pop() if len(lanes) == 1 else ""
-        own = _lane_of(nodes[0]) if kind == "agent" and len(nodes) == 1 else ""
+        own = nodes[0].agent_lane if kind == "agent" and len(nodes) == 1 else ""
         numbers = [node.number for node in nodes]
         agent = agents.get(lane, "")
         found.append(
@@ -209,7 +209,7 @@ def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
     """Return why a node failed: how its sub-agent ended, the class of its error, or its outcome; empty if unknown."""
     if node.is_denied:
         return "denied permission"
-    end = end_of.get(_lane_of(node)) if node.kind in ("agent", "sub_agent") else None
+    end = end_of.get(node.agent_lane) if node.kind in ("agent", "sub_agent") else None
     if end is not None and end["result"] not in (None, "success"):
         return run_result(str(end["result"]), end["turns"])
     error_class, outcome = error.get("error_class"), error.get("outcome")
@@ -231,7 +231,7 @@ def failures_of_failed_agent(
     failing = None if tree.failing is None else tree.node(tree.failing)
     if failing is None or failing.kind != "agent":
         return None
-    found = session_failures(tree, errors, ends, _lane_of(failing))
+    found = session_failures(tree, errors, ends, failing.agent_lane)
     groups = [each for each in found.groups if not each.is_repaired] if found else []
     return SessionFailures(groups) if groups else None
 
@@ -260,11 +260,6 @@ def _kind(node: Node) -> str:
     if node.kind in ("agent", "sub_agent"):
         return "agent"
     return node.kind if node.kind == "interaction" else ""
-
-
-def _lane_of(node: Node) -> str:
-    """Return the lane of the sub-agent of a node."""
-    return node.lane if node.step is None else f"{node.lane}/{node.step['id']}"
 
 
 def _last_successes(tree: TraceTree) -> dict[tuple[Any, ...], int]:

@@ -19,7 +19,7 @@ _TOTALS = (
     ("session_duration_ns", "Duration"),
     ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
-    ("decisions", "Decisions"),
+    ("decisions", "Permission decisions"),
     ("input_tokens", "Uncached input tokens"),
     ("cache_read_tokens", "Cache read tokens"),
     ("cache_write_tokens", "Cache write tokens"),

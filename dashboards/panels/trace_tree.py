@@ -54,6 +54,8 @@ class Node:
     """Whether it is the step that failed the session, or contains it."""
     agent: str = ""
     """The label of the sub-agent that it is or started; empty if unknown."""
+    agent_lane: str = ""
+    """The lane of the sub-agent that it is or started."""
 
     @property
     def is_denied(self) -> bool:
@@ -224,6 +226,8 @@ def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
     if row["kind"] == "session":
         return None
     step = by_step.get(row["id"]) if row["kind"] in ("request", "tool", "agent") else None
+    # The lane of the step: auxiliary requests have the lane that they serve in the waterfall.
+    lane = str((step["lane"] if step else row["lane"]) or "main")
     started, ended = row["started_ns"], row["ended_ns"]
     is_over = ended is not None and started is not None and row["state"] not in ("open", "orphaned")
     return Node(
@@ -231,8 +235,7 @@ def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
         str(row["id"]),
         row["kind"],
         str(row["label"] or ""),
-        # The lane of the step: auxiliary requests have the lane that they serve in the waterfall.
-        str((step["lane"] if step else row["lane"]) or "main"),
+        lane,
         row["turn"],
         started,
         max(ended - started, 0) if is_over else None,
@@ -240,6 +243,7 @@ def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
         str(row["detail"] or ""),
         step,
         is_failed=bool(step["is_failed"]) if step else row["state"] == "failed",
+        agent_lane=row.get("agent_lane") or (f"{lane}/{step['id']}" if step else lane),
     )
 
 
@@ -262,7 +266,7 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
         elif node.kind == "interaction":
             interactions[node.step_id] = node.number
         elif node.kind == "agent" and node.step is not None:
-            agents[f"{node.lane}/{node.step['id']}"] = node.number
+            agents[node.agent_lane] = node.number
     for node in list(filter(None, nodes)):
         if node.kind == "sub_agent":
             node.agent = node.label

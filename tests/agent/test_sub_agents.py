@@ -43,6 +43,7 @@ from agentobs.errors import UsageError
 from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanEnd, SpanStart
+from agentobs.store.backend import open_store
 from tests.held_requests import hold
 
 from .agent_runs import (
@@ -822,7 +823,10 @@ def test_background_events_contain_no_deltas() -> None:
 
 
 def test_ids_of_an_unknown_form(tmp_path: Path) -> None:
-    """If a gateway uses IDs of an unknown form, a session with sub-agents can still be replayed, resumed and forked."""
+    """If a gateway uses IDs of an unknown form, a session with sub-agents can still be replayed, resumed and forked.
+
+    The store knows which call started which sub-agent.
+    """
     starts = calling(call("gateway-id-one", "agent", agent="helper", prompt="Go"))
     again = calling(
         call("gateway-id-two", "agent", agent="helper", prompt="More", resume="gateway-id-one")
@@ -834,6 +838,11 @@ def test_ids_of_an_unknown_form(tmp_path: Path) -> None:
 
     done = record(tmp_path, [starts, ENDS, ENDS], start)
     assert outcomes(done.replayed(tmp_path / "first")) == outcomes(done.events)
+    lanes = done.rows("SELECT DISTINCT lane FROM attempts WHERE lane <> 'main'")
+    with open_store(done.home) as store:
+        waterfall = store.rows("session_waterfall", session_id=done.session_id).dicts()
+    started = [(row["kind"], row["agent_lane"]) for row in waterfall if row["label"] == "agent"]
+    assert started == [("agent", lanes[0][0])]
     for relation in ("resume", "fork"):
 
         def continuing(client: Any, relation: str = relation) -> agentobs.Agent:

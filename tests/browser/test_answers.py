@@ -201,7 +201,7 @@ def test_cost_and_time_have_a_summary(tab: Tab) -> None:
     summary = tab.page.get_by_role("list", name="Summary")
     assert "the main agent cost the most, $" in summary.inner_text()
     assert "No cache misses were found: no request paid again" in summary.inner_text()
-    assert "2 tool calls failed; their tokens are part of the total." in summary.inner_text()
+    assert "2 tool calls failed. The " in summary.inner_text()
     assert "The total is" not in summary.inner_text()
     assert "compaction" not in summary.inner_text()
     assert tab.page.evaluate(SHOWN, "#in-short")
@@ -314,7 +314,7 @@ def test_the_list_shows_the_limit_and_the_signatures(tab: Tab) -> None:
     """A limit that ended a session is named before its last error. Signatures fit into a small window."""
     page = tab.go("/?sort=-attention")
     error = page.locator("tr:has(a:text-is('limited')) .row-error").inner_text()
-    assert error == "max_turns; last error: failed in find_order"
+    assert error == "max_turns; last error: call find_order failed"
     head = page.get_by_role("columnheader", name="Signatures").bounding_box()
     assert head is not None
     assert head["x"] + head["width"] <= LAPTOP["width"]

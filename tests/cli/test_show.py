@@ -273,6 +273,24 @@ def test_the_span_of_a_client_without_spans_is_not_shown() -> None:
     ]
 
 
+def test_a_wait_for_the_user_is_one_step() -> None:
+    """The decision with its approval wait is shown, and not the span of this wait; other waits are shown."""
+    wait = {
+        "kind": "span", "name": "blocked_on_user", "label": "send", "lane": "main", "id": "1" * 16, "outcome": "ok",
+        "depth": 1, "started_ns": 5 * SECOND, "duration_ns": 2 * SECOND, "parent_id": None,
+    }  # fmt: skip
+    decision = {**wait, "kind": "permission", "name": "send", "label": "person", "outcome": "allow"}
+    others = [
+        {**wait, "lane": "main/call_1"},
+        {**wait, "label": "look"},
+        {**wait, "started_ns": 9 * SECOND},
+        {**wait, "duration_ns": None},
+    ]
+    shown = shown_steps([wait, decision, *others])
+    assert [each["what"] for each in shown] == ["permission send", *["wait for the user"] * 4]
+    assert shown[1:] == [{**each, "what": "wait for the user"} for each in others]
+
+
 def interaction(start_s: int, wall_s: int) -> Split:
     parts = (0,) * 7
     return Split("1", "main", start_s * SECOND, wall_s * SECOND, *parts, True, "wire", ())
@@ -283,3 +301,102 @@ def test_the_time_between_interactions_is_shown() -> None:
     splits = [interaction(0, 5), interaction(3, 4), interaction(20, 1)]
     assert time_between(splits) == 13 * SECOND
     assert time_between([]) == 0
+
+
+def a_session_of_two_agents(home: Path) -> None:
+    """Record a session whose main agent calls a sub-agent and a tool that fails, after a rejected attempt."""
+    system = [{"type": "text", "text": "Be brief.\n" + "Never guess. " * 100}]
+    tools = [{"name": "agent", "input_schema": {}}, {"name": "weather", "input_schema": {}}]
+    agent = {"type": "tool_use", "id": "toolu_1", "name": "agent", "input": {"task": "look it up"}}
+    weather = {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Bern"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "Is it wet?"}]},
+        {"role": "assistant", "content": [agent, weather]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is."},
+            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no station", "is_error": True},
+        ]},
+    ]  # fmt: skip
+
+    def request(turn: int, at: int, count: int, **options: Any) -> Record:
+        """Return a request whose last message has a cache breakpoint, which is not a change of the message."""
+        sent = json.loads(json.dumps(messages[:count]))
+        sent[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        made = attempt(1, turn, at=T0 + at * SECOND, **options)
+        body = {**json.loads(made.question.body), "system": system, "tools": tools}
+        question = replace(
+            made.question, body=json.dumps({**body, "messages": sent}).encode(), headers={}
+        )
+        return replace(made, question=question)
+
+    below = attempt(1, 1, at=T0 + 4 * SECOND)
+    lane = "main/toolu_1"
+    failed = ToolAnswer("no station", is_error=True, outcome="failed")
+    record(a_home(home), [
+        start(1, "pair"),
+        request(1, 1, 1, status=529),
+        request(1, 3, 1, content=[agent, weather]),
+        replace(below, place=replace(below.place, lane=lane, query_source="sub_agent")),
+        tool(1, "toolu_1", "agent", at=T0 + 5 * SECOND),
+        replace(tool(1, "toolu_2", "weather", at=T0 + 6 * SECOND), answer=failed),
+        request(2, 8, 3),
+        end(1),
+    ])  # fmt: skip
+
+
+def test_one_turn_is_shown_with_what_the_model_received(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--turn` prints the attempts, calls, errors, tokens and cost of one turn; with `--content`, the start of the
+    system prompt, the new messages, the response and the results of its calls.
+    """
+    a_session_of_two_agents(tmp_path)
+    shell = Shell(a_home(tmp_path).path, capsys)
+    facts = shell("show", "pair", "--turn", "1").out
+    lines = [" ".join(line.split()) for line in facts.splitlines()]
+    assert "turn 1 of 2 of main" in lines
+    assert "totals $0.0002, 2 requests (1 failed), 2 tool calls (1 failed)" in lines
+    steps = lines[lines.index("") + 2 :]
+    assert len(steps) == 4
+    assert "HTTP 529: overloaded_error" in steps[0]
+    assert " call agent: sub-agent agent 1 " in steps[2]
+    assert " call weather " in steps[3]
+    assert " failed " in steps[3]
+    assert "no station" not in facts
+    assert "Is it wet?" not in facts
+    sent = shell("show", "pair", "--turn", "1", "--content").out.removeprefix(facts)
+    first, second = sent.split("request 2 of 2")
+    assert "system prompt: 1,310 characters\n  Be brief.\n  Never guess. " in first
+    assert "  … 510 more characters\ntools: agent, weather\nmessages: 1, 1 of them new" in first
+    assert "\nuser:\n  Is it wet?\n" in first
+    assert "Is it wet?" not in second
+    assert "messages: 1, none new" in second
+    assert "calls weather:" in second
+    assert second.endswith("\nresult of agent:\n  It is.\n\nerror of weather:\n  no station\n")
+    sent = shell("show", "pair", "--turn", "2", "--content").out
+    assert "1,310 characters (as in the previous request)" in sent
+    assert "tools: agent, weather (as in the previous request)\nmessages: 3, 2 of them new" in sent
+    assert "Is it wet?" not in sent
+    assert "\nerror of weather:\n  no station\n" in sent
+    assert sent.endswith("\nmodel:\n  done\n")
+
+
+def test_turns_of_sub_agents_are_chosen_by_their_agent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--lane` accepts the displayed name of an agent and its lane; a turn or an agent that does not exist is one
+    error that names those that do.
+    """
+    a_session_of_two_agents(tmp_path)
+    shell = Shell(a_home(tmp_path).path, capsys)
+    shown = shell("show", "pair", "--turn", "1", "--lane", "agent 1").out
+    assert "1 of 1 of agent 1\n" in shown
+    assert shell("show", "pair", "--turn", "1", "--lane", "main/toolu_1").out == shown
+    for options, message in (
+        (("--turn", "7"), "--turn: main has no turn 7. Its turns are 1 to 2; --lane chooses another agent."),
+        (("--turn", "2", "--lane", "agent 1"), "--turn: agent 1 has no turn 2. Its only turn is 1; "),
+        (("--turn", "1", "--lane", "agent 2"), "no turn of an agent named 'agent 2'. Its agents are main and agent 1."),
+        (("--lane", "agent 1"), "--lane needs --turn"),
+        (("--turn", "1", "--all"), "--turn excludes --facts and --all"),
+    ):  # fmt: skip
+        assert message in shell("show", "pair", *options).err

@@ -18,14 +18,15 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, OptionList, Static, TabbedContent, Tree
 
 from agentobs.cli import main
+from agentobs.cli.terminal.transcript import Entry
 from agentobs.cli.tui.application import Browser, SessionList
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import SessionData, tree
 from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
-from agentobs.cli.tui.transcript import Entry
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
@@ -138,6 +139,40 @@ def test_failed_sessions_come_first(home: Home) -> None:
         assert "next and previous failure" in screen(pilot)
         await settled(pilot, "escape")
         assert "next and previous failure" not in screen(pilot)
+
+    driven(home, drive)
+
+
+def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """A cause is wrapped and not cut, a completed session shows its failed calls, and signatures are in words."""
+    home = a_home(tmp_path)
+    failed = ToolAnswer("no", is_error=True, outcome="failed")
+    calls = [{**CALL[0], "id": f"toolu_{at}"} for at in range(9)]
+    turns = [
+        attempt(1, at + 1, at=T0 + at * SECOND, content=[each]) for at, each in enumerate(calls)
+    ]
+    runs = [
+        replace(
+            tool(1, str(each["id"]), "weather", at=T0 + at * SECOND + SECOND // 2), answer=failed
+        )
+        for at, each in enumerate(calls)
+    ]
+    steps = [each for pair in zip(turns, runs, strict=True) for each in pair]
+    record(home, [start(1, "first"), *steps, end(1)])
+    reason = Label("a_reason_that_is_longer_than_one_line")
+    ended = replace(end(2, failed=True), reason=reason, signature=Label(f"declared:{reason}"))
+    record(home, [start(2, "second", at=T0 + SECOND), attempt(2, 1, at=T0 + SECOND), ended])
+
+    async def drive(pilot: Pilot[None]) -> None:
+        await pilot.resize_terminal(80, 24)
+        await settled(pilot)
+        listed = rows(pilot, "#sessions")
+        assert listed[0][2].replace("\n", "") == f"declared: {reason}"
+        causes = " ".join(listed[1][2].split())
+        assert causes.startswith("9 calls failed, ")
+        assert "_" not in causes
+        assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d", listed[1][3])
+        assert "9 calls" in screen(pilot)
 
     driven(home, drive)
 

@@ -289,7 +289,7 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
     assert failure_note(other) == "KeyError at a.py:3"
     named = {
         "step_kind": "tool_call", "step_class": None, "error_class": "KeyError", "cause": "exception",
-        "summary": "KeyError; failed in send_mail",
+        "summary": "KeyError; call send_mail failed",
     }  # fmt: skip
     assert failure_note(named) == ""
     assert failure_note(named | {"step_class": "ValueError"}) == "KeyError"

@@ -20,8 +20,8 @@ import duckdb
 import pytest
 
 from agentobs.recording.journal.home import Home, open_home
-from agentobs.records.exchanges import ToolAnswer
-from agentobs.records.labels import digest_label
+from agentobs.records.exchanges import Failure, ToolAnswer
+from agentobs.records.labels import Label, digest_label
 from agentobs.sink import Record
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
@@ -560,6 +560,38 @@ def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
     record(home, [start(2), attempt(2, 1), end(2)])
     with serving(home) as client:
         assert re.findall(r"\d+ calls? failed", client.get("/").html) == ["2 calls failed"]
+
+
+def test_the_last_error_is_described_in_words(tmp_path: Path) -> None:
+    """The row of a session whose response was cut states this, and a failed call without an error class is named before
+    its outcome; so does the line above the table.
+    """
+    home = open_home(tmp_path / "home")
+    cut = attempt(1, 1)
+    answer = replace(cut.answer, ending="cut", failure=Failure("RemoteProtocolError", "closed"))
+    ended = replace(end(1, failed=True), reason=Label("RemoteProtocolError"))
+    record(home, [start(1), replace(cut, answer=answer), ended])
+    called = [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
+    late = replace(
+        tool(2, "toolu_1", "look", at=T0 + 2 * SECOND),
+        answer=ToolAnswer("no", is_error=True, outcome="timeout"),
+    )
+    limited = replace(
+        end(2, failed=True), signature=Label("result:max_turns"), reason=Label("max_turns")
+    )
+    record(home, [start(2), attempt(2, 1, content=called), late, limited])
+    with serving(home, findings=True) as client:
+        while "still being computed" in client.get("/?signature=repeated_calls").words:
+            time.sleep(0.1)
+        page = client.get("/")
+        texts = re.findall(r'class="row-error" title="([^"]*)">(.*?)</small>', page.html)
+        assert [title for title, _ in texts] == [
+            "max_turns; last error: call look timed out",
+            f"the response was cut: the connection was closed ({MODEL})",
+        ]
+        assert [title for title, _ in texts] == [re.sub("<[^>]*>", "", html) for _, html in texts]
+        assert "/?q=RemoteProtocolError" in page.links("/?")
+        assert "/?q=timeout" in page.links("/?")
 
 
 def test_filters_are_one_click_away(client: Client) -> None:

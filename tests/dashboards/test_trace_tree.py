@@ -152,6 +152,25 @@ def test_a_sub_agent_without_a_call_contains_its_requests() -> None:
     ]
 
 
+def test_a_call_with_an_id_of_an_unknown_form_is_its_sub_agent() -> None:
+    """If the lane of a sub-agent does not end with the ID of the call in the facts, they still are one node."""
+    rows = [
+        row("interaction", "i1", 0),
+        row("request", "a1", 1, turn=1),
+        row("agent", "a1 1 digest:1", 2, turn=1, agent_lane="main/.2"),
+        row("sub_agent", "span", 2, lane="main/.2", label="scout"),
+        row("request", "b1", 3, lane="main/.2"),
+    ]
+    steps = [
+        step("request", "a1", "a1"),
+        step("tool_call", "a1", "digest:1"),
+        step("request", "b1", "b1", lane="main/.2"),
+    ]
+    tree = trace_tree(rows, steps)
+    assert outline(tree) == ["i1", "  a1", "    a1 1 digest:1", "      b1"]
+    assert tree.node(2).agent == "scout"
+
+
 def long_tree(turns: int = 1_000) -> TraceTree:
     rows = [row("interaction", "i1", 0)]
     rows += [row("request", f"a{n}", n + 1, turn=n) for n in range(turns)]

@@ -179,7 +179,7 @@ SUMMARIES = {
     "result": ("result", "ended with error_max_turns"),
     "crashed": (
         "crash",
-        "the process ended without an end of the session; unfinished in look",
+        "the process ended without an end of the session; call look unfinished",
     ),
 }
 """The cause and the summary of each session that did not complete, as local commands show them."""

@@ -438,7 +438,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
 _TOTALS = (
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
-    ("decisions", "decisions"),
+    ("permissions", "decisions"),
     ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
     ("cache read", "cache_read_tokens"),
@@ -582,7 +582,9 @@ def _rows(pair: Pair, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
     part = pair.b or pair.a
     assert part is not None
-    kind_text = {"request": "request", "tool_call": "tool call", "decision": "decision"}[part.kind]
+    kind_text = {"request": "request", "tool_call": "tool call", "decision": "permission"}[
+        part.kind
+    ]
     differs = "; ".join(_changed_field(pair, name) for name in pair.differs if name != "texts")
     turns = (side and side.turn for side in (pair.a, pair.b))
     turn = of_both(*("" if each is None else str(each) for each in turns))

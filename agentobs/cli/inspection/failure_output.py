@@ -9,7 +9,7 @@ import click
 from agentobs.cli.terminal.query_output import as_dicts, with_texts
 from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.records.display import pretty, printable, text
-from agentobs.records.request_failures import outcome_words, request_failure
+from agentobs.records.request_failures import UNFINISHED_OUTCOMES, outcome_words, request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _BEFORE = ("lane", "turn", "step", "outcome", "duration_ns")
 _FAILED = ("failed", "http_error", "cut", "error", "timed_out")
 """The outcomes of tool calls and requests that failed."""
-_BROKEN = ("cut", "no_response", "stream_error")
-"""The outcomes of requests without a complete response; an HTTP status of them is that of a success."""
 FAILED_STYLE = "bold red"
 """The style of the line with the cause of a failure."""
 _WARNING_STYLE = "bold yellow"
@@ -88,7 +86,9 @@ def print_failed_steps(
 
 def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     """Return a group of failed steps in one line: how many, what, the error and the place."""
-    started = agents.get(f"{group.lane}/{group.ids[0]}") if group.count == 1 else None
+    from agentobs.store.analysis.lane_names import agent_of_call
+
+    started = agent_of_call(group.lane, group.ids[0], agents) if group.count == 1 else None
     if group.kind == "attempt":
         what = f"request to {text(group.name)}"
     elif started is not None:
@@ -96,7 +96,7 @@ def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     else:
         what = f"call {text(group.name)}"
     status = f"HTTP {group.status}" if group.status is not None and group.status >= 400 else None
-    if group.kind == "attempt" and group.outcome in _BROKEN:
+    if group.kind == "attempt" and group.outcome in UNFINISHED_OUTCOMES:
         error = text(request_failure(group.outcome, group.error_class, group.status))
     else:
         error = text(" ".join(filter(None, (status, group.error_class)))) or text(group.outcome)
@@ -135,7 +135,7 @@ def _failed_step(step: Mapping[str, Any]) -> str:
     what = "tool call" if step["kind"] == "tool_call" else "request to"
     place = step.get("file")
     line = f":{step['line']}" if step.get("line") is not None else ""
-    if step["kind"] == "attempt" and step["outcome"] in _BROKEN:
+    if step["kind"] == "attempt" and step["outcome"] in UNFINISHED_OUTCOMES:
         outcome = request_failure(str(step["outcome"]), step.get("class"), step.get("status"))
     else:
         outcome = " ".join(text(step[name]) for name in ("outcome", "class") if name in step)

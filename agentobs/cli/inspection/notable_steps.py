@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agentobs.cli.terminal.query_output import Rows, as_dicts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agentobs.store.analysis.failed_steps import FailedSteps
 
@@ -67,19 +67,21 @@ def notable_turns(turns: Rows, groups: Sequence[FailedSteps]) -> NotableTurns:
     )
 
 
-def longest_steps(steps: Sequence[Row], lanes: Collection[str]) -> list[Row]:
+def longest_steps(steps: Sequence[Row], agents: Mapping[str, str]) -> list[Row]:
     """Return the steps that took longest, the longest first, without steps that contain other steps.
 
     Args:
         steps: the rows of the timeline, from `shown_steps`.
-        lanes: the lanes of the session. A call that started a sub-agent contains the steps of its lane.
+        agents: the display names of the lanes of the session. A call that started a sub-agent contains its steps.
     """
+    from agentobs.store.analysis.lane_names import agent_of_call
+
     timed = [
         row
         for row in steps
         if row["duration_ns"]
         and (row["kind"] if row["kind"] != "span" else row["name"]) in _TIMED
-        and f"{row['lane']}/{row['id']}" not in lanes
+        and agent_of_call(str(row["lane"]), str(row["id"]), agents) is None
     ]
     return heapq.nlargest(MOST_LONGEST, timed, key=lambda row: row["duration_ns"])
 

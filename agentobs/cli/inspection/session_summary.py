@@ -44,7 +44,7 @@ def summary_facts(
         ("status", _status(about)),
         ("code", _code(git[0]) if git else None),
         ("totals", _totals(about, costs[0] if costs else None, failed_calls, unfinished)),
-        ("tokens", _tokens(about, costs[0] if costs else None)),
+        ("tokens", token_counts(about, costs[0] if costs else None)),
         ("recording", _unusual(about)),
     ]
     return [(name, value) for name, value in facts if value]
@@ -87,7 +87,7 @@ def _unfinished(rows: Sequence[Row]) -> str:
     return f" (and {len(rows):,} {'cut' if is_cut else 'without a response'})"
 
 
-def _tokens(about: Row, cost: Row | None) -> str:
+def token_counts(about: Row, cost: Row | None) -> str:
     """Return the input and output tokens. If a response was cut, its output tokens are a lower bound."""
     least = COST_MARKS["lower_bound"] if cost and has_partial_counts(cost) else ""
     cached = about["cache_read_tokens"] or 0

@@ -151,23 +151,54 @@ def sessions(
 @click.option(
     "--content",
     is_flag=True,
-    help="Also show responses, tool calls and tool results. May show user input. `agentobs tui SESSION --content` "
-    "also shows the prompts.",
+    help="Also show responses, tool calls and tool results. May show user input. `--turn N --content` and `agentobs "
+    "tui SESSION --content` also show the prompts.",
+)
+@click.option(
+    "--turn",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show only this turn: requests, tool calls, results, errors, tokens and cost. With --content, also the start "
+    "of the system prompt, the messages that are new since the previous request, and the response.",
+)
+@click.option(
+    "--lane",
+    metavar="NAME",
+    help="The agent of the turn: its name as in the column `lane`, such as 'Explore 2', or its complete lane. "
+    "Default: main.",
 )
 @click.option("--facts", is_flag=True, help="Also show all facts about the session, one per line.")
 @click.option(
     "--all", "shows_all", is_flag=True, help="Show all turns and steps of a long session."
 )
 @click.pass_context
-def show(context: click.Context, session: str, content: bool, facts: bool, shows_all: bool) -> None:
+def show(
+    context: click.Context,
+    session: str,
+    content: bool,
+    turn: int | None,
+    lane: str | None,
+    facts: bool,
+    shows_all: bool,
+) -> None:
     """Show one session: what failed, cost and time, turns, and steps.
 
-    Of a long session, it shows the failed, slowest and most expensive turns, and the longest steps.
+    Of a long session, it shows the failed, slowest and most expensive turns, and the longest steps. With --turn, it
+    shows one turn.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.store.analysis.session_search import SessionTexts
 
+    if turn is not None:
+        if facts or shows_all:
+            raise UsageError(
+                "--turn excludes --facts and --all", where="show", todo="Leave out one of them"
+            )
+        _show_turn(context, session, turn, lane, content)
+        return
+    if lane is not None:
+        raise UsageError("--lane needs --turn", where="show", todo="Pass the turn with --turn N")
     with open_store(context) as store:
         session_id = session_of(store, session)
         failure = failure_of(store, session_id)
@@ -201,6 +232,22 @@ def show(context: click.Context, session: str, content: bool, facts: bool, shows
         _show_content(context, session_id)
         for line in effect_lines(home, session_id, effects):
             click.echo(line)
+
+
+def _show_turn(
+    context: click.Context, session: str, turn: int, lane: str | None, content: bool
+) -> None:
+    """Print one turn of a session, on request with its content."""
+    from agentobs.cli.inspection.turn_output import print_turn, turn_content
+
+    with open_store(context) as store:
+        session_id = session_of(store, session)
+        attempt_ids = print_turn(store, session_id, turn, lane)
+        if content:
+            with Spinner("reading the content"):
+                recording = store.content(session_id)
+            for line in turn_content(recording, attempt_ids):
+                click.echo(line)
 
 
 def _failed_steps(store: Store, session_id: str, turns: Rows) -> list[FailedSteps]:
@@ -333,20 +380,20 @@ def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequenc
     """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
     failure signatures.
     """
+    from agentobs.store.analysis.attention import what_failed
     from agentobs.store.analysis.failed_steps import failed_call_counts
 
     listed = as_dicts(rows)
     failed = failed_call_counts(store, [row["session_id"] for row in listed])
-
-    def cause(row: dict[str, Any]) -> str | None:
-        if row["cause"] is not None:
-            return str(row["cause"])
-        calls = failed.get(row["session_id"], 0)
-        parts = [f"{calls:,} call{'s' * (calls != 1)} failed"] if calls else []
-        parts += [each.replace("_", " ") for each in signatures.get(row["session_id"], ())]
-        return ", ".join(parts) or None
-
-    return rows[0], [tuple({**row, "cause": cause(row)}.values()) for row in listed]
+    causes = (
+        what_failed(
+            row["cause"], failed.get(row["session_id"], 0), signatures.get(row["session_id"], ())
+        )
+        for row in listed
+    )
+    return rows[0], [
+        tuple({**row, "cause": cause}.values()) for row, cause in zip(listed, causes, strict=True)
+    ]
 
 
 def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.text import Text
@@ -20,6 +21,10 @@ from agentobs.records.display import COST_SIGNS, money, printable
 
 REFRESH_SECONDS = 2.0
 """The pause between two checks for new records. Our choice: a turn of an agent takes seconds."""
+MOST_CAUSE_LINES = 3
+"""The maximum number of lines of a cause in the list. Our choice: enough for a sentence on a narrow terminal."""
+NARROW = 100
+"""The width of a terminal below which the list shows times without the year. Our choice."""
 KEYS = """\
 List of sessions
   Enter      open the session
@@ -215,13 +220,16 @@ class SessionList(Screen[None]):
         current = self._selected(table)
         wanted = self.query_one("#filter", Input).value.casefold()
         shown = [each for each in self._sessions if wanted in _words(each)]
-        title, why = _text_widths(self.size.width)
+        time = 11 if self.size.width < NARROW else 16
+        title, why = _text_widths(self.size.width, time)
         table.clear(columns=True)
         headings = ("status", "session", "why", f"started ({zone_name()})", "cost")
-        for heading, width in zip(headings, (10, title, why, 16, 9), strict=True):
+        for heading, width in zip(headings, (10, title, why, time, 9), strict=True):
             table.add_column(Text(heading), width=width)
         for each in shown:
-            table.add_row(*_cells(each, title, why), key=each.session_id)
+            cells = _cells(each, title, why, time)
+            height = 1 + cells[2].plain.count("\n")
+            table.add_row(*cells, height=height, key=each.session_id)
         keys = [each.session_id for each in shown]
         if current in keys:
             table.move_cursor(row=keys.index(current))
@@ -240,23 +248,25 @@ def _words(session: Listed) -> str:
     return "\n".join(parts).casefold()
 
 
-def _text_widths(width: int) -> tuple[int, int]:
+def _text_widths(width: int, time: int) -> tuple[int, int]:
     """Return the widths of the title and of the cause, which share the width that the other columns leave."""
-    left = max(width - 10 - 16 - 11 - 2 * 5 - 2, 24)
+    left = max(width - 10 - time - 11 - 2 * 5 - 2, 24)
     return left - left // 2, left // 2
 
 
-def _cells(session: Listed, title: int, why: int) -> list[Text]:
+def _cells(session: Listed, title: int, why: int, time: int) -> list[Text]:
+    """Return the cells of a session, given the widths of its title, its cause and its time."""
     name = Text(printable(session.title or session.name))
     name.truncate(title, overflow="ellipsis")
-    cause = Text(printable(session.why))
-    cause.truncate(why, overflow="ellipsis")
+    cause = "\n".join(
+        wrap(printable(session.why), why, max_lines=MOST_CAUSE_LINES, placeholder=" …")
+    )
     cost = money(session.cost_usd)
     sign = COST_SIGNS.get(session.cost_status or "", "") if cost else ""
     return [
         Text(session.status, style=STYLES.get(session.status, "")),
         name,
-        cause,
-        Text(str(local_instant(session.started_ns))[:16]),
+        Text(cause),
+        Text(str(local_instant(session.started_ns))[16 - time : 16]),
         Text(f"{sign}{cost or '-'}", justify="right"),
     ]

@@ -14,8 +14,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.timer import Timer
 from textual.widgets import DataTable, Static
 
+from agentobs.cli.terminal.transcript import Entry
 from agentobs.cli.tui.playback import Playback
-from agentobs.cli.tui.transcript import Entry
 from agentobs.records.display import money, printable, seconds, text
 
 SHORTEST_SECONDS = 0.01

@@ -10,8 +10,9 @@ from typing import Any
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import facts_path, forms
 from agentobs.records.exchanges import Recording
-from agentobs.store.analysis.attention import by_attention, found_signatures
+from agentobs.store.analysis.attention import by_attention, found_signatures, what_failed
 from agentobs.store.analysis.diagnosis import diagnose_all
+from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
@@ -43,7 +44,7 @@ class Listed:
     title: str
     status: str
     why: str
-    """The cause of its failure, or the failure signatures that were found."""
+    """The cause of its failure, or the failed calls and the failure signatures of a session that did not fail."""
     started_ns: int
     cost_usd: Decimal | None
     signatures: int = 0
@@ -131,7 +132,9 @@ class SessionData:
         with open_store(self._home) as store:
             texts = LabelTexts(store)
             rows = texts.replace_in_dicts(store.rows("sessions", limit=LISTED, causes=True).dicts())
-            titles = SessionTexts(store).titles([str(row["session_id"]) for row in rows])
+            ids = [str(row["session_id"]) for row in rows]
+            titles = SessionTexts(store).titles(ids)
+            calls = failed_call_counts(store, ids)
             since_ns = min((row["started_ns"] for row in rows), default=0)
             diagnosed = texts.replace_in_dicts(diagnose_all(store, since_ns).dicts())
             signatures = found_signatures(diagnosed)
@@ -143,7 +146,12 @@ class SessionData:
                 str(row["name"] or ""),
                 titles.get(row["session_id"]) or "",
                 str(row["status"]),
-                str(row["cause"] or ", ".join(signatures.get(row["session_id"], ()))),
+                what_failed(
+                    row["cause"],
+                    calls.get(row["session_id"], 0),
+                    signatures.get(row["session_id"], ()),
+                )
+                or "",
                 row["started_ns"],
                 row["cost_usd"],
                 len(signatures.get(row["session_id"], ())),

@@ -18,10 +18,10 @@ from textual.widgets.tree import TreeNode
 from agentobs.cli.terminal.instants import local_instant
 from agentobs.cli.terminal.query_output import heading
 from agentobs.cli.terminal.tables import STYLES
+from agentobs.cli.terminal.transcript import Entry, transcript
 from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
-from agentobs.cli.tui.transcript import Entry, transcript
 from agentobs.records.display import (
     COST_MARKS,
     COST_SIGNS,

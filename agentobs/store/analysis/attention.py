@@ -30,6 +30,21 @@ def by_attention(
     return [str(session_id) for (session_id,) in ordered.rows]
 
 
+def what_failed(cause: str | None, failed_calls: int, signatures: Sequence[str]) -> str | None:
+    """Return in words why a session needs attention; None if nothing is known.
+
+    Args:
+        cause: the cause of its failure; None if it did not fail.
+        failed_calls: the number of its tool calls that failed; see `failed_call_counts`.
+        signatures: the failure signatures that were found in it.
+    """
+    if cause is not None:
+        return cause
+    calls = f"{failed_calls:,} call{'s' * (failed_calls != 1)} failed" if failed_calls else None
+    words = (each.replace("_", " ") for each in signatures)
+    return ", ".join(filter(None, (calls, *words))) or None
+
+
 def found_signatures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the failure signatures that were found, by session ID.
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from agentobs.records.clear_text import lane_of_call
 from agentobs.records.display import of_both
 from agentobs.records.labels import DIGEST
 from agentobs.store.port import Store
@@ -130,6 +131,17 @@ def name_of_lane(lane: str, names: Mapping[str, str] | None = None) -> str:
     if not is_below:
         return lane
     return f"agent {tail if len(tail) <= 12 else f'…{tail[-6:]}'}"
+
+
+def agent_of_call(lane: str, call_id: str, names: Mapping[str, str]) -> str | None:
+    """Return the display name of the agent that a call started; None if it started none.
+
+    Args:
+        lane: the lane of the call.
+        call_id: the ID of the call; its text if the fact has a digest of it.
+        names: the display names of the lanes of the session.
+    """
+    return names.get(f"{lane}/{call_id}") or names.get(lane_of_call(lane, call_id))
 
 
 def _type(lane: str, kind: str | None) -> str | None:

@@ -28,7 +28,8 @@ _PREFIXES = {
 def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Return the rows of `session_timeline` that are shown, each with its name in words as `what`.
 
-    An attempt takes the place of the span of its request. Its model is part of `what`, and its `label` is None.
+    An attempt takes the place of the span of its request. Its model is part of `what`, and its `label` is None. A
+    decision with its approval wait takes the place of the span of this wait.
     """
     listed = list(rows)
     requests = {
@@ -38,9 +39,12 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     attempted = {row["parent_id"] for row in attempts} & requests
     # The span that the recorder adds for a client without spans: its ID is the end of the attempt's ID.
     replaced = attempted | {str(row["id"])[-16:] for row in attempts} & requests
+    decisions = [row for row in listed if row["kind"] == "permission" and row["duration_ns"]]
     shown = []
     for row in listed:
         if not _is_shown(row) or (row["kind"] == "span" and row["id"] in replaced):
+            continue
+        if _is_wait(row) and any(_is_wait_for(row, each) for each in decisions):
             continue
         step = {**row, "what": _words(row)}
         if row["kind"] == "attempt":
@@ -63,6 +67,19 @@ def _is_shown(row: Row) -> bool:
             return row["name"] in _EXCHANGES
         case _:
             return True
+
+
+def _is_wait(row: Row) -> bool:
+    return bool(row["kind"] == "span" and row["name"] == "blocked_on_user" and row["duration_ns"])
+
+
+def _is_wait_for(wait: Row, decision: Row) -> bool:
+    """Return whether a span is the approval wait of a decision: of the same tool and agent, at the same time."""
+    return bool(
+        (wait["lane"], wait["label"]) == (decision["lane"], decision["name"])
+        and wait["started_ns"] < decision["started_ns"] + decision["duration_ns"]
+        and decision["started_ns"] < wait["started_ns"] + wait["duration_ns"]
+    )
 
 
 def _words(row: Row) -> str:

@@ -125,7 +125,8 @@ _TABLES = """
     LEFT JOIN used_tools ON listed.session_id = used_tools.session_id;
     CREATE TABLE app.found_signatures (session_id VARCHAR, signature VARCHAR, times BIGINT, strength DOUBLE);
     CREATE TABLE app.last_errors (
-        session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR, error_line BIGINT
+        session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR,
+        error_line BIGINT, error_outcome VARCHAR
     );
     CREATE TABLE app.checked (fingerprint UBIGINT);
 """
@@ -168,7 +169,7 @@ _ERRORS = """
     SELECT found.* FROM (
         SELECT unnest(from_json($1,
             '[{"session_id":"VARCHAR","error_kind":"VARCHAR","error_name":"VARCHAR","error":"VARCHAR","error_file":"VARCHAR",
-            "error_line":"BIGINT"}]'
+            "error_line":"BIGINT","error_outcome":"VARCHAR"}]'
         ), recursive := true)
     ) AS found
     SEMI JOIN (FROM app.listing SEMI JOIN app.checked USING (fingerprint)) AS same ON same.session_id = found.session_id
@@ -190,7 +191,7 @@ _COMPUTE_ERRORS = """
     SELECT
         found.session_id, found.step_kind, found.step_name,
         coalesce(found.step_class, found.error_class, found.step_outcome),
-        coalesce(found.step_file, found.error_file), coalesce(found.step_line, found.error_line)
+        coalesce(found.step_file, found.error_file), coalesce(found.step_line, found.error_line), found.step_outcome
     FROM failures AS found
     SEMI JOIN (FROM app.listing ANTI JOIN app.checked USING (fingerprint)) AS unchecked
         ON found.session_id = unchecked.session_id

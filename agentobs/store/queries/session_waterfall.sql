@@ -2,7 +2,7 @@
 --
 -- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a
 -- run of an agent that a call started; `request`: an attempt, or an LLM request whose attempts are unknown; `tool`;
--- `agent`: a call that starts an agent; `queued`, `person` or `retry_wait`: a wait; `hook`; `compaction`; `span`: a
+-- `agent`: a call that starts an agent, whose lane is agent_lane; `queued`, `person` or `retry_wait`: a wait; `hook`; `compaction`; `span`: a
 -- span that the user's code opened. lane is the lane of the agent; auxiliary requests (compaction, hooks, classifiers)
 -- have the lane that they serve, and is_upkeep is true. part is the category of the time. state is `ok`, `failed`,
 -- `stopped` (cancelled, denied, skipped), `open` (it may still end) or `orphaned` (it will never end). For `open` and
@@ -51,6 +51,14 @@ WITH this AS MATERIALIZED (
     SELECT DISTINCT lane FROM tried
     UNION
     SELECT DISTINCT lane FROM mine
+), started AS (
+    -- If the ID of a call has an unknown form, it is a digest that is not part of the lane, so spans identify the agent.
+    SELECT results.lane, results.tool_use_id, min(agents.lane) AS child_lane
+    FROM tool_results AS results
+    JOIN mine AS agents
+        ON agents.name = 'sub_agent' AND coalesce(agents.parent_span_id, agents.linked_span_id) = results.span_id
+    WHERE results.session_id = $session_id::VARCHAR
+    GROUP BY results.lane, results.tool_use_id
 ), known AS (
     SELECT
         'session' AS kind, session_id AS id, NULL::VARCHAR AS interaction_id, NULL::VARCHAR AS lane, false AS is_upkeep,
@@ -148,9 +156,10 @@ WITH this AS MATERIALIZED (
         AND waited.span_id NOT IN (SELECT right(attempt_id, 16) FROM tried)
     UNION ALL BY NAME
     SELECT
-        CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'agent' END AS kind,
+        coalesce(lanes.lane, started.child_lane) AS agent_lane,
+        CASE WHEN agent_lane IS NULL THEN 'tool' ELSE 'agent' END AS kind,
         concat_ws(' ', calls.attempt_id, calls.ordinal, calls.tool_use_id) AS id, calls.interaction_id, calls.lane,
-        calls.turn, calls.name AS label, CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'own' END AS part,
+        calls.turn, calls.name AS label, CASE WHEN agent_lane IS NULL THEN 'tool' ELSE 'own' END AS part,
         coalesce(calls.started_ns, calls.requested_ns) AS started_ns,
         CASE
             WHEN calls.is_unanswered THEN calls.requested_ns
@@ -172,6 +181,7 @@ WITH this AS MATERIALIZED (
         END AS detail
     FROM calls
     LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
+    LEFT JOIN started ON started.lane = calls.lane AND started.tool_use_id = calls.tool_use_id
     UNION ALL BY NAME
     -- Tools that were running when the process died, and whose response was not complete yet.
     SELECT
@@ -216,7 +226,7 @@ WITH this AS MATERIALIZED (
 SELECT
     kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
     turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens,
-    coalesce(is_lower_bound, false) AS is_lower_bound
+    coalesce(is_lower_bound, false) AS is_lower_bound, agent_lane
 FROM placed
 -- The response of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')

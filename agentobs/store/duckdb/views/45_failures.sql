@@ -183,8 +183,11 @@ SELECT
         || CASE
             WHEN id IS NOT NULL THEN concat_ws(
                 ' ',
-                -- The status of a response that was cut is that of a success.
                 CASE
+                    -- A failed call without an error class.
+                    WHEN kind = 'tool_call' AND step_class IS NULL
+                        THEN concat_ws(' ', 'call', name, CASE outcome WHEN 'timeout' THEN 'timed out' ELSE outcome END)
+                    -- The status of a response that was cut is that of a success.
                     WHEN kind = 'attempt' AND outcome = 'cut' THEN concat_ws(': ', 'the response was cut', step_class)
                     ELSE concat_ws(
                         ' ',
@@ -192,7 +195,7 @@ SELECT
                         '(' || nullif(concat_ws(', ', step_status, limit_hit || ' limit'), '') || ')'
                     )
                 END,
-                CASE WHEN kind = 'attempt' THEN 'from ' ELSE 'in ' END || name,
+                CASE WHEN kind = 'attempt' THEN 'from ' WHEN step_class IS NOT NULL THEN 'in ' END || name,
                 'at ' || step_file || ':' || step_line
             )
         END,

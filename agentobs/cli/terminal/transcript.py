@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentobs.provider.dialect import Block, Turn
-from agentobs.provider.registry import message_of, turns
+from agentobs.provider.registry import dialect_of, message_of, turns
 from agentobs.records.display import printable
 from agentobs.records.exchanges import ModelExchange, Recording
 
@@ -45,26 +45,68 @@ def transcript(recording: Recording) -> list[Entry]:
         numbers[lane] = numbers.get(lane, 0) + 1
         if at < first:
             continue
-        history = turns(_parsed(exchange.question.body))
-        new = history[_common(known.get(lane, ()), history) :]
+        history = history_of(exchange)
+        repeated = repeated_messages(exchange, known.get(lane, ()), history)
         known[lane] = history
-        names = {str(b.id): b.name for turn in history for b in turn.blocks if b.kind in _CALLS}
-        parts = (*_request(new, names), *_response(exchange))
-        found += [
-            Entry(exchange.attempt_id, lane, numbers[lane], kind, title, _cut(text))
-            for kind, title, text in parts
-        ]
+        found += entries(exchange, numbers[lane], history, repeated)
     return found
+
+
+def entries(
+    exchange: ModelExchange, number: int, history: Sequence[Turn], repeated: int
+) -> list[Entry]:
+    """Return the entries of one request and its response.
+
+    Args:
+        exchange: the request.
+        number: its number in its lane, from 1.
+        history: its messages, from `history_of`.
+        repeated: the number of messages at the start that are not new.
+    """
+    sent = request_entries(exchange, number, history, repeated)
+    return [*sent, *_entries(exchange, number, _response(exchange))]
+
+
+def request_entries(
+    exchange: ModelExchange, number: int, history: Sequence[Turn], repeated: int
+) -> list[Entry]:
+    """Return the entries of one request without its response; the arguments are those of `entries`."""
+    names = {str(b.id): b.name for turn in history for b in turn.blocks if b.kind in _CALLS}
+    return _entries(exchange, number, _request(history[repeated:], names))
+
+
+def _entries(
+    exchange: ModelExchange, number: int, parts: Iterator[tuple[Kind, str, str]]
+) -> list[Entry]:
+    lane = exchange.place.lane
+    return [
+        Entry(exchange.attempt_id, lane, number, kind, title, _cut(text))
+        for kind, title, text in parts
+    ]
+
+
+def history_of(exchange: ModelExchange) -> Sequence[Turn]:
+    """Return the messages of a request."""
+    return turns(parsed_body(exchange.question.body))
 
 
 _CALLS = ("call", "provider_call")
 _RESULTS = ("result", "provider_result")
 
 
-def _common(old: Sequence[Turn], new: Sequence[Turn]) -> int:
-    """Return the number of identical messages at the start."""
+def repeated_messages(exchange: ModelExchange, old: Sequence[Turn], new: Sequence[Turn]) -> int:
+    """Return the number of messages at the start of a request that are those of the previous request.
+
+    A moved cache breakpoint does not change a message.
+
+    Args:
+        exchange: the request.
+        old: the messages of the previous request of its lane; empty if it is the first one.
+        new: the messages of the request.
+    """
+    without = dialect_of(exchange.question.path).without_breakpoints
     for at, (one, other) in enumerate(zip(old, new, strict=False)):
-        if one.raw != other.raw and one.blocks != other.blocks:
+        if one.raw != other.raw and without(one.raw) != without(other.raw):
             return at
     return min(len(old), len(new))
 
@@ -107,7 +149,8 @@ def _value(block: Block) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2, default=repr)
 
 
-def _parsed(body: bytes) -> Any:
+def parsed_body(body: bytes) -> Any:
+    """Return the JSON of a request body; None if it is not valid JSON."""
     try:
         return json.loads(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):

@@ -1,0 +1,341 @@
+"""What `agentobs show SESSION --turn N` prints: the facts of one turn, and the messages sent to and from the model."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli.inspection.session_summary import token_counts
+from agentobs.cli.terminal.instants import local_instant, zone_name
+from agentobs.cli.terminal.query_output import agent_names, as_dicts, print_rows, rows_of
+from agentobs.cli.terminal.tables import print_facts
+from agentobs.errors import UsageError
+from agentobs.records.display import COST_MARKS, listed, money, printable, seconds, text
+from agentobs.records.request_failures import outcome_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agentobs.cli.terminal.transcript import Entry
+    from agentobs.provider.dialect import Dialect
+    from agentobs.records.exchanges import ModelExchange, Recording
+    from agentobs.store.port import Store
+
+    Row = Mapping[str, Any]
+
+MOST_NAMES = 10
+"""The maximum number of agents that an error names. Our choice: about two lines."""
+SYSTEM_LINES = 12
+SYSTEM_CHARACTERS = 800
+"""The maximum numbers of lines and characters of a system prompt that are shown. Our choice: the start is enough to
+recognize it.
+"""
+_COLUMNS = (
+    "after_ns", "what", "duration_ns", "outcome", "error", "input_bytes", "result_bytes", "output_tokens", "cost_usd",
+)  # fmt: skip
+_STEP_KINDS = {"attempt": "request", "tool_call": "tool_call", "permission": "decision"}
+"""The kinds of `session_timeline`, with those of `session_steps`."""
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+
+def lane_of(store: Store, session_id: str, steps: Sequence[Row], name: str | None) -> str:
+    """Return the lane of an agent of a session.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        steps: the rows of `session_steps`.
+        name: the name of the agent, as tables and pages show it, or its complete lane; None for the main agent, or for
+            the only agent.
+
+    Raises:
+        UsageError: the session has no such agent.
+    """
+    from agentobs.store.analysis.lane_names import name_of_lane
+
+    names = agent_names(store, session_id)
+    agents = {
+        str(row["lane"]): name_of_lane(str(row["lane"]), names)
+        for row in steps
+        if row["turn"] is not None
+    }
+    if name is None:
+        name = next(iter(agents)) if len(agents) == 1 else "main"
+    for lane, agent in agents.items():
+        if name in (lane, agent):
+            return lane
+    shown = [printable(each) for each in agents.values()]
+    rest = len(shown) - MOST_NAMES
+    if rest > 1:
+        shown = [*shown[:MOST_NAMES], f"{rest:,} others"]
+    raise UsageError(
+        f"the session has no turn of an agent named {printable(name)!r}",
+        where="--lane",
+        todo=f"Its agents are {listed(shown)}" if shown else "No turn of this session was recorded",
+    )
+
+
+def print_turn(store: Store, session_id: str, turn: int, lane_name: str | None) -> list[str]:
+    """Print the facts of one turn, and return the IDs of its attempts in order.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        turn: the number of the turn in its lane.
+        lane_name: the name of the agent, or its lane, as in `lane_of`.
+
+    Raises:
+        UsageError: the session has no such turn.
+    """
+    from agentobs.store.analysis.shown_steps import shown_steps
+
+    steps = as_dicts(rows_of(store, "session_steps", session_id=session_id))
+    lane = lane_of(store, session_id, steps, lane_name)
+    names = agent_names(store, session_id)
+    agent = printable(names.get(lane, lane))
+    requested = [row for row in steps if row["kind"] == "request" and row["lane"] == lane]
+    turns = sorted({row["turn"] for row in requested if row["turn"] is not None})
+    if turn not in turns:
+        known = (
+            f"turns are {turns[0]:,} to {turns[-1]:,}"
+            if len(turns) > 1
+            else f"only turn is {turns[0]:,}"
+        )
+        has_others = len({row["lane"] for row in steps}) > 1
+        raise UsageError(
+            f"{agent} has no turn {turn:,}",
+            where="--turn",
+            todo=f"Its {known}{'; --lane chooses another agent' if has_others else ''}",
+        )
+    chosen = [row for row in steps if row["lane"] == lane and row["turn"] == turn]
+    [about] = as_dicts(rows_of(store, "internal/session", session_id=session_id))
+    timeline = as_dicts(rows_of(store, "session_timeline", session_id=session_id))
+    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
+    print_facts(_facts(about, agent, turn, turns[-1], chosen))
+    click.echo()
+    shown = [each for each in shown_steps(timeline) if (each["lane"], each["turn"]) == (lane, turn)]
+    first = min(row["started_ns"] for row in chosen)
+    table = [_row(each, first, chosen, errors, names) for each in shown]
+    columns = (*_COLUMNS, "cost_status")
+    print_rows(
+        (list(columns), [tuple(row[name] for name in columns) for row in table]), _COLUMNS, "table"
+    )
+    return [str(row["id"]) for row in chosen if row["kind"] == "request"]
+
+
+def _facts(
+    about: Row, agent: str, turn: int, last: int, steps: Sequence[Row]
+) -> list[tuple[str, str]]:
+    """Return names and values of the facts of a turn.
+
+    Args:
+        about: the row of the session.
+        agent: the display name of the agent.
+        turn: the number of the turn.
+        last: the number of the last turn of the agent.
+        steps: the rows of `session_steps` of the turn.
+    """
+    requests = [row for row in steps if row["kind"] == "request"]
+    calls = [row for row in steps if row["kind"] == "tool_call"]
+    waits = [row for row in steps if row["kind"] == "decision"]
+    started = requests[0]["started_ns"]
+    after = seconds(started - about["started_ns"])
+    models = dict.fromkeys(printable(str(row["model"])) for row in requests if row["model"])
+    times = [
+        f"{name} {seconds(spent)}"
+        for name, rows in (("model", requests), ("tools", calls), ("waiting for the user", waits))
+        if (spent := sum(row["duration_ns"] or 0 for row in rows))
+    ]
+    return [
+        ("session", printable(" ".join(filter(None, (about["name"], about["session_id"]))))),
+        ("turn", f"{turn:,} of {last:,} of {agent}"),
+        ("started", f"{local_instant(started)} ({zone_name()}), {after} after the session started"),
+        ("model", ", ".join(models) or "unknown"),
+        ("totals", ", ".join((_cost(requests), *_counts(requests, calls)))),
+        ("time", ", ".join(times)),
+        ("tokens", token_counts(*_usage(requests))),
+    ]
+
+
+def _cost(requests: Sequence[Row]) -> str:
+    known = [row["cost_usd"] for row in requests if row["cost_usd"] is not None]
+    if not known:
+        return "unknown cost"
+    return f"{COST_MARKS.get(_cost_status(requests), '')}{money(sum(known, Decimal(0)))}"
+
+
+def _cost_status(requests: Sequence[Row]) -> str:
+    """Return the certainty of the sum of the costs."""
+    found = {str(row["cost_status"]) for row in requests}
+    return next((each for each in COST_MARKS if each in found), "exact")
+
+
+def _counts(requests: Sequence[Row], calls: Sequence[Row]) -> Iterator[str]:
+    """Yield the numbers of requests and of tool calls, with those that failed."""
+    for name, rows, ended in (
+        ("request", requests, ("ok",)),
+        ("tool call", calls, ("executed", "None")),
+    ):
+        failed = sum(str(row["outcome"]) not in ended for row in rows)
+        count = f"{len(rows):,} {name}{'s' * (len(rows) != 1)}"
+        yield f"{count} ({failed:,} failed)" if failed else count
+
+
+def _usage(requests: Sequence[Row]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the tokens of the requests, and their certainty."""
+    usage = {name: sum(row[name] or 0 for row in requests) for name in _TOKENS}
+    return usage, {"cost_status": _cost_status(requests)}
+
+
+def _row(
+    step: Row, first: int, steps: Sequence[Row], errors: Sequence[Row], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a step of the turn as a row of the table.
+
+    Args:
+        step: the row of the timeline, from `shown_steps`.
+        first: when the turn started.
+        steps: the rows of `session_steps` of the turn.
+        errors: the rows of `session_errors`.
+        names: the display names of the lanes of the session.
+    """
+    from agentobs.store.analysis.lane_names import agent_of_call
+
+    kind = _STEP_KINDS.get(step["kind"])
+    facts: Row = next((r for r in steps if (r["kind"], r["id"]) == (kind, step["id"])), {})
+    row = {**dict.fromkeys((*_COLUMNS, "cost_status")), **facts}
+    is_call = step["kind"] == "tool_call"
+    started = agent_of_call(str(step["lane"]), str(step["id"]), names) if is_call else None
+    outcome = step["outcome"]
+    if kind == "request":
+        outcome = outcome_words(str(facts.get("outcome", outcome)))
+    elif kind == "decision" and step["label"]:
+        outcome = f"{outcome} ({step['label']})"
+    return {
+        **row,
+        "after_ns": step["started_ns"] - first,
+        "what": f"{step['what']}: sub-agent {started}" if started else step["what"],
+        "duration_ns": step["duration_ns"],
+        "outcome": outcome,
+        "error": _error(step, errors),
+    }
+
+
+def _error(step: Row, errors: Sequence[Row]) -> str | None:
+    """Return the class and the place of the error of a step; the class of a failed request is in its outcome."""
+    key = (step["kind"], step["id"], step["lane"], step["turn"])
+    for row in errors:
+        if (row["kind"], row["id"], row["lane"], row["turn"]) == key:
+            line = f":{row['error_line']}" if row["error_line"] is not None else ""
+            place = f"at {text(row['error_file'])}{line}" if row["error_file"] else None
+            known = row["error_class"] if step["kind"] != "attempt" else None
+            return " ".join(filter(None, (known, place))) or None
+    return None
+
+
+def turn_content(recording: Recording, attempt_ids: Sequence[str]) -> Iterator[str]:
+    """Yield the lines with the content of a turn: the start of the system prompt, the new messages, the response, and
+    the results of its tool calls, which the next request of its lane contains.
+
+    Args:
+        recording: the recording of the session.
+        attempt_ids: the IDs of the attempts of the turn.
+    """
+    from agentobs.records.exchanges import ModelExchange
+
+    previous: dict[str, ModelExchange] = {}
+    number, last = 0, attempt_ids[-1]
+    for each in recording.exchanges:
+        if not isinstance(each, ModelExchange):
+            continue
+        if each.attempt_id in attempt_ids:
+            number += 1
+            yield ""
+            if len(attempt_ids) > 1:
+                yield f"request {number:,} of {len(attempt_ids):,}"
+            yield from _request_content(each, previous.get(each.place.lane))
+        elif (before := previous.get(each.place.lane)) and before.attempt_id == last:
+            yield from _results(each, before)
+        previous[each.place.lane] = each
+
+
+def _request_content(exchange: ModelExchange, previous: ModelExchange | None) -> Iterator[str]:
+    """Yield the content of one request and its response."""
+    from agentobs.cli.terminal.transcript import (
+        entries,
+        history_of,
+        parsed_body,
+        repeated_messages,
+    )
+    from agentobs.provider.registry import dialect_of
+
+    dialect = dialect_of(exchange.question.path)
+    body = parsed_body(exchange.question.body)
+    before = parsed_body(previous.question.body) if previous else None
+    if isinstance(body, dict):
+        yield from _prompt(dialect, body, before if isinstance(before, dict) else None)
+    history = history_of(exchange)
+    old = history_of(previous) if previous else ()
+    repeated = repeated_messages(exchange, old, history)
+    yield _messages(len(history), repeated, len(old) - repeated)
+    for entry in entries(exchange, 1, history, repeated):
+        yield from _entry_lines(entry)
+
+
+def _results(exchange: ModelExchange, previous: ModelExchange) -> Iterator[str]:
+    """Yield the tool results that are new in a request."""
+    from agentobs.cli.terminal.transcript import history_of, repeated_messages, request_entries
+
+    history = history_of(exchange)
+    repeated = repeated_messages(exchange, history_of(previous), history)
+    for entry in request_entries(exchange, 1, history, repeated):
+        if entry.kind in ("result", "error"):
+            yield from _entry_lines(entry)
+
+
+def _entry_lines(entry: Entry) -> Iterator[str]:
+    yield ""
+    yield f"{printable(entry.title)}:"
+    yield from (f"  {line}" for line in entry.text.splitlines())
+
+
+def _messages(count: int, repeated: int, removed: int) -> str:
+    """Return the number of messages of a request, and what differs from the previous request."""
+    new = count - repeated
+    changed = f"; {removed:,} of the previous request changed or removed" if removed else ""
+    return f"messages: {count:,}, {f'{new:,} of them' if new else 'none'} new{changed}"
+
+
+def _prompt(dialect: Dialect, body: Row, before: Row | None) -> Iterator[str]:
+    """Yield the start of the system prompt, and the names of the tools, and whether they changed."""
+    key = dialect.prompt_keys.get("system")
+    if key is not None and body.get(key):
+        system = _system_text(body[key])
+        yield f"system prompt: {len(system):,} characters{_change(dialect, key, body, before)}"
+        start = system[:SYSTEM_CHARACTERS].splitlines()[:SYSTEM_LINES]
+        yield from (f"  {printable(line.expandtabs(4))}" for line in start)
+        if rest := len(system) - len("\n".join(start)):
+            yield f"  … {rest:,} more characters"
+    if tools := dialect.tool_names(body):
+        key = dialect.prompt_keys.get("tools")
+        change = _change(dialect, key, body, before) if key is not None else ""
+        yield f"tools: {printable(', '.join(tools))}{change}"
+
+
+def _change(dialect: Dialect, key: str, body: Row, before: Row | None) -> str:
+    """Return whether a part of the request differs from that of the previous request, if there is one."""
+    if before is None:
+        return ""
+    without = dialect.without_breakpoints
+    is_same = without(body[key]) == without(before.get(key))
+    return " (as in the previous request)" if is_same else " (changed since the previous request)"
+
+
+def _system_text(value: Any) -> str:
+    """Return the text of a system prompt, which is a string or a list of blocks."""
+    blocks = value if isinstance(value, list) else [{"text": value}]
+    return "\n".join(
+        str(each["text"]) for each in blocks if isinstance(each, dict) and "text" in each
+    )
