@@ -33,6 +33,7 @@ from agentobs.recording.wire.http_connections import (
 from agentobs.recording.wire.http_libraries import (
     NAMES,
     ImportWatch,
+    described,
     imported,
     is_client,
     library_of,
@@ -41,7 +42,6 @@ from agentobs.recording.wire.transport import (
     AsyncRecordingTransport,
     PlaceOf,
     RecordingTransport,
-    described,
     instrument,
     is_recorded,
 )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
@@ -113,3 +114,15 @@ class _Watched(Loader):
         module.__loader__ = self._inner
         self._inner.exec_module(module)
         self._imported()
+
+
+def described(value: Any) -> str:
+    """Return the class of an object, with the package that defines it and its version, for errors."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
+    try:
+        return f"{kind.__qualname__} of {package} {version(package)}"
+    except PackageNotFoundError:  # the code of the user, or a package with another import name
+        return f"{kind.__module__}.{kind.__qualname__}"

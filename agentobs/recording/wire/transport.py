@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from itertools import starmap
 from typing import Any, TypeVar, overload
 
@@ -29,6 +27,7 @@ from agentobs.provider.registry import (
     recorded_response_headers,
 )
 from agentobs.recording.wire.http_libraries import (
+    described,
     is_client,
     is_sync_client,
     library_of,
@@ -110,18 +109,6 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
         for pattern, inner in http._mounts.items()
     }
     return True
-
-
-def described(value: Any) -> str:
-    """Return the class of an object, with the package that defines it and its version, for errors."""
-    kind = type(value)
-    package = kind.__module__.partition(".")[0]
-    if package in sys.stdlib_module_names:
-        return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
-    try:
-        return f"{kind.__qualname__} of {package} {version(package)}"
-    except PackageNotFoundError:  # the code of the user, or a package with another import name
-        return f"{kind.__module__}.{kind.__qualname__}"
 
 
 F = TypeVar("F", bound=Callable[..., Any])
