@@ -130,7 +130,7 @@ def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "Session comparison" in page.text
     assert "contains no content" in page.text
     assert all(session_id in page.text for session_id in ids)
-    assert "Requests 2 2 no difference" in page.text
+    assert "Attempts 2 2 no difference" in page.text
     loud = shell("diff", *ids, "--content", "--report", str(file), "--force")
     assert loud.code == 0, loud.err
     page = Page(file.read_text())
