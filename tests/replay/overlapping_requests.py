@@ -25,13 +25,16 @@ def in_flight_now() -> set[int]:
 
 
 @contextmanager
-def serve_overlapping(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator[str]:
+def serve_overlapping(
+    rounds: Sequence[Sequence[int]], *, early: bool = False, only_first: bool = False
+) -> Iterator[str]:
     """Serve responses that contain their number, and yield the URL.
 
     Each round is a permutation of its requests, where 1 is the request that arrived first. All requests of a round are
     in flight before the first response is sent. The responses are sent in the order of the round, each after the
     previous response is complete. With `early`, the headers and the first event of each response are sent as soon as
-    its request arrives.
+    its request arrives. With `only_first`, the other responses of a round are never completed: the agent cancels their
+    requests.
     """
     lock, arrived = threading.Condition(), [0]
     done: set[int] = set()
@@ -42,6 +45,8 @@ def serve_overlapping(rounds: Sequence[Sequence[int]], *, early: bool = False) -
         first = max(start for start in starts if start < number)
         order = rounds[starts.index(first)]
         before = order[: order.index(number - first)]
+        if before and only_first:
+            return False
         return arrived[0] >= first + len(order) and done >= {first + each for each in before}
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,11 +97,12 @@ def record_overlapping(
     rounds: Sequence[Sequence[int]],
     *,
     early: bool = False,
+    only_first: bool = False,
 ) -> Recording:
     """Record an agent whose requests overlap, and return its session."""
     home = tmp_path / "home"
     agentobs.stop_recorder()
-    with serve_overlapping(rounds, early=early) as url:
+    with serve_overlapping(rounds, early=early, only_first=only_first) as url:
         start_recorder(str(home))
         try:
             run(url)

@@ -76,7 +76,11 @@ def recorded_race(
     results: list[list[str]] = []
     rounds = [[3, 1, 2], [1]]
     recording = record_overlapping(
-        tmp_path, lambda url: results.append(run(*args, url)), rounds, early=early
+        tmp_path,
+        lambda url: results.append(run(*args, url)),
+        rounds,
+        early=early,
+        only_first="wait" in args,
     )
     return frozen(tmp_path, recording, "race"), results[0]
 
