@@ -207,7 +207,7 @@ class SyntheticSession:
 
     def call_id(self) -> str:
         self._calls += 1
-        return f"toolu_{self._calls:04d}{self._chance.getrandbits(40):010x}"
+        return f"toolu_01{self._calls:010d}{self._chance.getrandbits(40):012x}"
 
     def run_call(
         self,
