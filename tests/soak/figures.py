@@ -95,7 +95,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("simulation", "seeds of the simulated recorder that violate an invariant", 0, "seeds", "seeds",
            "make simulate"),
     Figure("concurrency", "concurrency models that lose or double a record: fork, spawn, forkserver, uvloop, gevent, "
-           "subinterpreters", 0, "models", "models", "pytest tests/recording/test_concurrency_models.py"),
+           "subinterpreters", 0, "models", "models",
+           "pytest -m 'crash or not crash' tests/recording/test_concurrency_models.py"),
     Figure("recording_lag", "event-loop lag that recording adds, with four streams, 99th percentile", 1, "ms",
            "rounds", "python -m benchmarks lag", "max", why=_LOADED),
     Figure("span_call",
