@@ -5,7 +5,8 @@ Each request is one step: the attempt. The span of a request is shown only as lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentobs.records.words import SPANS
@@ -39,12 +40,12 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     attempted = {row["parent_id"] for row in attempts} & requests
     # The span that the recorder adds for a client without spans: its ID is the end of the attempt's ID.
     replaced = attempted | {str(row["id"])[-16:] for row in attempts} & requests
-    decisions = [row for row in listed if row["kind"] == "permission" and row["duration_ns"]]
+    decided = _decision_times(listed)
     shown = []
     for row in listed:
         if not _is_shown(row) or (row["kind"] == "span" and row["id"] in replaced):
             continue
-        if _is_wait(row) and any(_is_wait_for(row, each) for each in decisions):
+        if _is_wait(row) and _is_within(row, decided):
             continue
         step = {**row, "what": _words(row)}
         if row["kind"] == "attempt":
@@ -73,13 +74,22 @@ def _is_wait(row: Row) -> bool:
     return bool(row["kind"] == "span" and row["name"] == "blocked_on_user" and row["duration_ns"])
 
 
-def _is_wait_for(wait: Row, decision: Row) -> bool:
+def _decision_times(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Return when permission decisions started, and the last end until then, by lane and tool, in nanoseconds."""
+    times: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    timed = (row for row in rows if row["kind"] == "permission" and row["duration_ns"])
+    for row in sorted(timed, key=lambda row: row["started_ns"]):
+        known = times.setdefault((row["lane"], row["name"]), [])
+        ended = row["started_ns"] + row["duration_ns"]
+        known.append((row["started_ns"], max(ended, known[-1][1]) if known else ended))
+    return times
+
+
+def _is_within(wait: Row, decided: Mapping[tuple[str, str], Sequence[tuple[int, int]]]) -> bool:
     """Return whether a span is the approval wait of a decision: of the same tool and agent, at the same time."""
-    return bool(
-        (wait["lane"], wait["label"]) == (decision["lane"], decision["name"])
-        and wait["started_ns"] < decision["started_ns"] + decision["duration_ns"]
-        and decision["started_ns"] < wait["started_ns"] + wait["duration_ns"]
-    )
+    known = decided.get((wait["lane"], wait["label"]), ())
+    before = bisect_left(known, (wait["started_ns"] + wait["duration_ns"],))
+    return before > 0 and known[before - 1][1] > wait["started_ns"]
 
 
 def _words(row: Row) -> str:

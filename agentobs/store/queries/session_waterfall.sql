@@ -2,8 +2,8 @@
 --
 -- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a
 -- run of an agent that a call started; `request`: an attempt, or an LLM request whose attempts are unknown; `tool`;
--- `agent`: a call that starts an agent, whose lane is agent_lane; `queued`, `person` or `retry_wait`: a wait; `hook`; `compaction`; `span`: a
--- span that the user's code opened. lane is the lane of the agent; auxiliary requests (compaction, hooks, classifiers)
+-- `agent`: a call that starts an agent, whose lane is agent_lane; `queued`, `person` or `retry_wait`: a wait; `hook`;
+-- `compaction`; `span`: a span that the user's code opened. lane is the lane of the agent; auxiliary requests (compaction, hooks, classifiers)
 -- have the lane that they serve, and is_upkeep is true. part is the category of the time. state is `ok`, `failed`,
 -- `stopped` (cancelled, denied, skipped), `open` (it may still end) or `orphaned` (it will never end). For `open` and
 -- `orphaned`, ended_ns is the last activity, or NULL if that is unknown. detail is the error, or the outcome of a call.
