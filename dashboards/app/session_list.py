@@ -228,7 +228,9 @@ def filter_of(query: ListQuery, search: Mapping[str, Any] = MappingProxyType({})
 def rows_of(
     view: View, query: ListQuery, chosen_filter: Filter, limit: int = PAGE_SIZE
 ) -> list[Row]:
-    """Return the sessions of one page, or the first ones of it, with the texts of `_error_texts`."""
+    """Return the sessions of one page, or the first ones of it, each with its last error
+    in words as `error_parts` and `error_text`.
+    """
     rows = view.named(
         "listing/page",
         **chosen_filter.parameters,
@@ -237,31 +239,34 @@ def rows_of(
         limit=limit,
         offset=(query.page - 1) * PAGE_SIZE,
     )
-    return [{**row, **_error_texts(row)} for row in rows]
+    parts = [_error_parts(row) for row in rows]
+    return [
+        {**row, "error_parts": found, "error_text": "".join(text for text, _ in found)}
+        for row, found in zip(rows, parts, strict=True)
+    ]
 
 
-def _error_texts(row: Row) -> Row:
-    """Return the last error of a session in words, the texts around the name of its step, and all as one text.
-
-    If the name comes first, `error_prefix` is the text before it; else it is None.
+def _error_parts(row: Row) -> Sequence[tuple[str, str | None]]:
+    """Return the last error of a session in words, in parts: each with the text that finds sessions with the same part,
+    the class of the error or the name of the step; None for connecting words.
     """
-    words, name, outcome = row["error"], row["error_name"], row["error_outcome"]
-    is_request, is_outcome = row["error_kind"] == "attempt", words == outcome
-    prefix, joint, suffix = None, " from " if is_request else " in ", ""
+    error, name, outcome = row["error"], row["error_name"], row["error_outcome"]
+    is_request, is_outcome = row["error_kind"] == "attempt", error == outcome
+    if not error:
+        return ()
     if is_request and outcome in UNFINISHED_OUTCOMES:
-        words = request_failure(outcome, None if is_outcome else words, None)
-        joint, suffix = " (", ")"
-    elif words and is_outcome:
-        words = "timed out" if words == "timeout" else words.replace("_", " ")
-        prefix, joint = (None, joint) if is_request else ("call ", " ")
-    whole = (words, joint, name, suffix) if prefix is None else (prefix, name, joint, words)
-    return {
-        "error_words": words,
-        "error_prefix": prefix,
-        "error_joint": joint,
-        "error_suffix": suffix,
-        "error_text": "".join(whole) if words and name else words,
-    }
+        words = request_failure(outcome, None if is_outcome else error, None)
+        return (
+            ((words, error), (" (", None), (name, name), (")", None)) if name else ((words, error),)
+        )
+    words = error
+    if is_outcome:
+        words = "timed out" if error == "timeout" else error.replace("_", " ")
+    if not name:
+        return ((words, error),)
+    if is_outcome and not is_request:
+        return ("call ", None), (name, name), (" ", None), (words, error)
+    return (words, error), (" from " if is_request else " in ", None), (name, name)
 
 
 def first_to_open(
