@@ -54,7 +54,7 @@ CHANGES: Final = {
 _TOTALS = (
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
-    ("decisions", "decisions"),
+    ("permission decisions", "decisions"),
     ("uncached input tokens", "input_tokens"),
     ("cache read tokens", "cache_read_tokens"),
     ("cache write tokens", "cache_write_tokens"),

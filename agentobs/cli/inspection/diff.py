@@ -438,7 +438,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
 _TOTALS = (
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
-    ("permissions", "decisions"),
+    ("permission decisions", "decisions"),
     ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
     ("cache read", "cache_read_tokens"),

@@ -165,7 +165,7 @@ def sessions(
     "--lane",
     metavar="NAME",
     help="The agent of the turn: its name as in the column `lane`, such as 'Explore 2', or its complete lane. "
-    "Default: main.",
+    "Default: main, or the only agent.",
 )
 @click.option("--facts", is_flag=True, help="Also show all facts about the session, one per line.")
 @click.option(
