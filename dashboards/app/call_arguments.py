@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from agentobs.records.canonical_json import Json
 from agentobs.records.display import printable
+from agentobs.records.whole_numbers import whole_number
 from dashboards.app.content_forms import Fields, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.opened_session import OpenedSession, open_session
@@ -91,12 +92,9 @@ def arguments(request: Request, fields: Fields) -> Response:
     """Return the first characters of the main arguments of calls, by the numbers of their nodes."""
     with CONTENT_SLOTS, site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
-        wanted = [
-            int(each)
-            for each in fields.get("numbers", "").split(",")[:MOST_SHOWN]
-            if _is_number(each)
-        ]
-        nodes = [node for each in wanted if (node := _node(opened, each)) is not None]
+        wanted = map(whole_number, fields.get("numbers", "").split(",")[:MOST_SHOWN])
+        known = (_node(opened, each) for each in wanted if each is not None)
+        nodes = [node for node in known if node is not None]
         texts = arguments_of(opened, nodes, Content(site_of(request).home))
     return JSONResponse(
         {str(number): shown_argument(text) for number, text in texts.items()},
@@ -131,10 +129,6 @@ def matches(request: Request, fields: Fields) -> Response:
     values = {"nodes": nodes, "selected": None, "session_id": opened.session_id}
     searched_requests = MOST_SEARCHED if left_out else 0
     return HTMLResponse(page("tree.html", summary=(len(nodes), more, searched_requests), **values))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _node(opened: OpenedSession, number: int) -> Node | None:

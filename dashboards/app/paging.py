@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from agentobs.records.whole_numbers import whole_number
 from dashboards.app.store_view import Row
 
 
@@ -42,11 +43,5 @@ def page_of(
 def page_position(total: int, requested: str | None, size: int) -> tuple[int, int, int]:
     """Return the number of the nearest existing page, the number of pages, and the index (from 0) of its first row."""
     count = max(-(-total // size), 1)
-    number = min(max(number_in(requested) or 1, 1), count)
+    number = min(max(whole_number(requested) or 1, 1), count)
     return number, count, (number - 1) * size
-
-
-def number_in(text: str | None) -> int | None:
-    """Return a number from the URL; None if the text is not a number."""
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) <= 9
-    return int(text) if is_number and text is not None else None

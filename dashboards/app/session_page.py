@@ -13,13 +13,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.lane_names import with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
 from dashboards.app.opened_session import OpenedSession, open_session
-from dashboards.app.paging import number_in, page_of
+from dashboards.app.paging import page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
@@ -497,7 +498,7 @@ def _losses(view: View, session_id: str) -> Sequence[Row]:
 
 def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[int, int] | None:
     """Return the requested range of turns of the waterfall, counted from 1; None for all turns."""
-    start, end = number_in(first), number_in(last)
+    start, end = whole_number(first), whole_number(last)
     if not turns or (start is None and end is None):
         return None
     start = min(max(start or 1, 1), len(turns))

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentobs.errors import UsageError
 from agentobs.records.labels import DIGEST
+from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.cause_texts import effect_text
 from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
 from agentobs.store.analysis.failure import Failure
@@ -127,13 +128,13 @@ def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
         UsageError: the step does not exist.
     """
     if "number" in query:
-        number = query["number"]
-        if number.isascii() and number.isdigit() and len(number) <= 9:
+        number = whole_number(query["number"])
+        if number is not None:
             try:
-                return tree.node(int(number)).number
+                return tree.node(number).number
             except LookupError:
                 pass
-        raise UsageError("no step with this number", where=number[:80])
+        raise UsageError("no step with this number", where=query["number"][:80])
     step_id = query.get("step")
     if not step_id:
         return tree.important

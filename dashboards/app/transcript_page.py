@@ -11,10 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentobs.records.canonical_json import Json
+from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
 from dashboards.app.content_forms import Fields, content_response, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
-from dashboards.app.paging import number_in, page_position
+from dashboards.app.paging import page_position
 from dashboards.app.site import session_named, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.content.json_tree import parsed
@@ -60,7 +61,7 @@ def transcript(request: Request, fields: Fields) -> Response:
         lane = _lane(lanes, fields.get("lane"))
         names = names_in_session(view.store, session_id, view.texts.replace_in_dicts)
         total = next((row["requests"] for row in lanes if row["lane"] == lane), 0)
-        turn, requested_page = number_in(fields.get("turn")), fields.get("page")
+        turn, requested_page = whole_number(fields.get("turn")), fields.get("page")
         if turn is not None:
             key = {"session_id": session_id, "lane": lane}
             [before] = view.named("internal/requests_before_turn", **key, turn=turn)

@@ -36,6 +36,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.records.labels import Label, is_label
+from agentobs.records.whole_numbers import whole_number
 from exporters.conventions.identities import digest_of
 from exporters.otlp.outbox import Sent, Signal
 
@@ -445,8 +446,8 @@ def _retry_after(value: str | None) -> float | None:
     """Return the value of a `Retry-After` header in seconds: a number, or a date (RFC 9110, section 10.2.3)."""
     if value is None:
         return None
-    if value.strip().isdigit() and len(value) < 10:
-        return float(value)
+    if (seconds := whole_number(value.strip())) is not None:
+        return float(seconds)
     try:
         return max(parsedate_to_datetime(value).timestamp() - world.now() / 1e9, 0.0)
     except (ValueError, TypeError, OverflowError):

@@ -13,6 +13,7 @@ from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
+from agentobs.records.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,15 +168,15 @@ def _of_line(store: Store, causes: SessionCauses, line: str) -> tuple[CauseGraph
     from agentobs.store.analysis.blame import blame_session
 
     path, colon, digits = line.rpartition(":")
-    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10
-    if not colon or not path or not is_number or int(digits) < 1:
+    number = whole_number(digits)
+    if not colon or not path or not number:
         raise UsageError(
             f"expected PATH:LINE, got {printable(line)!r}",
             where="--line",
             todo="For example src/a.py:12",
         )
     names = _relative_path(store, causes, path) if causes.changes else [path]
-    found = blame_session(store, causes.session_id, names, int(digits))
+    found = blame_session(store, causes.session_id, names, number)
     note = f"{printable(found.path)}:{found.number}  {printable(found.text)}"
     digest = digest_label(found.path, store.home.key())
     row = next(
@@ -311,14 +312,14 @@ def _range(lines: str | None) -> tuple[int, int]:
     if lines is None:
         return 1, LISTED
     first, comma, last = lines.partition(",")
-    valid = all(each.isascii() and each.isdigit() and len(each) < 10 for each in (first, last))
-    if not comma or not valid or not 1 <= int(first) <= int(last):
+    start, end = whole_number(first), whole_number(last)
+    if not comma or not start or not end or start > end:
         raise UsageError(
             f"expected A,B, got {printable(lines)!r}",
             where="--lines",
             todo="For example --lines 10,20",
         )
-    return int(first), int(last)
+    return start, end
 
 
 def _line_json(line: BlamedLine) -> dict[str, Any]:

@@ -67,6 +67,7 @@ from agentobs.provider.server_events import is_stream, split_events
 from agentobs.records.exchanges import Answer, Question
 from agentobs.records.labels import Label
 from agentobs.records.usage import Certainty, Usage, unreported_usage
+from agentobs.records.whole_numbers import whole_number
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
 """Matches the route of the results of a batch. The results are JSON lines, and clients may fetch them several times."""
@@ -220,9 +221,8 @@ class Anthropic(Dialect):
 
     def retry_number(self, headers: Mapping[str, str]) -> int:
         """Return how many times the client sent this request before, as counted by the SDK."""
-        count = headers.get("x-stainless-retry-count", "0")
-        is_number = count.isascii() and count.isdigit() and len(count) <= 9
-        return int(count) if is_number else 1
+        count = whole_number(headers.get("x-stainless-retry-count", "0"))
+        return 1 if count is None else count
 
     def retry_after_ms(self, headers: Mapping[str, str]) -> float | None:
         """Return the wait that the response headers request; the header in milliseconds takes precedence."""

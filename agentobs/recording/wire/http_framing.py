@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentobs.records.whole_numbers import whole_number
+
 HEAD_MAX = 1024 * 1024
 """The maximum size of a request's head, in bytes; larger data is not a request. Our choice."""
 _DIGITS_MAX = 18
@@ -28,9 +30,7 @@ class BodyReader:
         """Return a reader for the body of a request with these headers, whose names are in lower case."""
         if "chunked" in headers.get("transfer-encoding", "").lower():
             return cls(None, is_chunked=True)
-        length = headers.get("content-length", "0")
-        is_number = length.isascii() and length.isdigit() and len(length) <= _DIGITS_MAX
-        return cls(int(length) if is_number else 0)
+        return cls(whole_number(headers.get("content-length"), _DIGITS_MAX) or 0)
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes of the body in the next bytes of the connection."""

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
+from agentobs.records.whole_numbers import whole_number
 from dashboards.app.commands.command_jobs import Action, Commands, Fixture, Job, JobRunner
 from dashboards.app.content_forms import MOST_FIELDS, Fields, content_response, on_click
 from dashboards.app.opened_session import OpenedSession, open_session
@@ -317,8 +318,8 @@ def _shown_path(commands: Commands, path: Path) -> str:
 
 def _fork_turn(tree: TraceTree, about: Row, requested: str | None) -> int:
     """Return the turn to fork at: the requested turn, the turn of the failed step, or the last turn."""
-    if requested and requested.isascii() and requested.isdigit() and len(requested) <= 9:
-        return max(int(requested), 1)
+    if (number := whole_number(requested)) is not None:
+        return max(number, 1)
     failing = None if tree.failing is None else tree.node(tree.failing)
     if failing is not None and failing.lane == "main" and failing.turn:
         return failing.turn

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
+from agentobs.records.whole_numbers import whole_number
 from agentobs.runtime import process
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
@@ -20,7 +21,7 @@ from dashboards import figures
 from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
 from dashboards.app.comparison.pair_picker import form
-from dashboards.app.paging import number_in, page_of
+from dashboards.app.paging import page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
 from dashboards.figures.session_pair import lane_names
@@ -161,7 +162,7 @@ class RecentComparisons:
 
 def _selected(text: str | None, count: int, lead: Sequence[int]) -> int | None:
     """Return the number of the selected step; without a valid one in the URL, of the most important difference."""
-    number = number_in(text)
+    number = whole_number(text)
     if number is not None and 1 <= number <= count:
         return number
     return lead[0] if lead else None
