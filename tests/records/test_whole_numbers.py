@@ -27,7 +27,7 @@ from agentobs.records.whole_numbers import whole_number
     ],
 )
 def test_only_digits_are_a_number(text: str | None, expected: int | None) -> None:
-    """A text with other digits, signs, spaces or underscores, which `int` accepts, is rejected, as is a very long one."""
+    """Texts with other digits, signs, spaces or underscores, which `int` accepts, and very long ones are rejected."""
     assert whole_number(text) == expected
 
 
