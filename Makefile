@@ -30,7 +30,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash test-browser test-firefox check bench soak fuzz fuzz-coverage simulate mutants docs clean test-phoenix test-agents test-programs \
+.PHONY: help demo test test-slow crash test-browser test-firefox check bench soak fuzz fuzz-coverage simulate mutants docs clean test-phoenix test-agents test-programs \
   test-install compare-openinference
 
 help: ## list these targets
@@ -44,6 +44,9 @@ test: $(READY) ## run the tests; make test ARGS='-k journal' passes more to pyte
 
 crash: $(READY) ## run the tests that kill processes, damage files and send bursts at each step, which make test leaves out
 	$(BIN)/python -m pytest -m crash -n auto --dist loadgroup -q $(ARGS)
+
+test-slow: $(READY) ## run the tests of whole commands, programs and large stores, which make test leaves out, and those of make crash
+	$(BIN)/python -m pytest -m '(slow or crash) and not soak' -n auto --dist loadgroup -q $(ARGS)
 
 test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
 	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
@@ -69,7 +72,7 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## run the long tests and measure all figures, on two cores for about two hours; continues an interrupted run; writes docs/scorecard.md
+soak: $(READY) ## run the long tests and measure all figures, on two cores for about three hours; continues an interrupted run; writes docs/scorecard.md
 	$(BIN)/python -m tests.soak --scale $(SCALE) $(ARGS)
 
 fuzz: $(READY) ## test every external format with mutated inputs; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7

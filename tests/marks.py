@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 
 def mark_all_but_first(
@@ -15,12 +16,15 @@ def mark_all_but_first(
 
     Args:
         values: the values of the parameter; tuples if there are several parameters.
-        mark: `pytest.mark.crash` or `pytest.mark.soak`, which `make test` does not run.
+        mark: `pytest.mark.crash`, `slow` or `soak`, whose tests `make test` does not run.
         kept: how many values get no mark.
     """
     return [
-        value
-        if index < kept
-        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
-        for index, value in enumerate(values)
+        value if index < kept else _marked(value, mark) for index, value in enumerate(values)
     ]
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    if isinstance(value, ParameterSet):
+        return value._replace(marks=(*value.marks, mark))
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)

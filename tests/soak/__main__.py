@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak import scorecard
+from tests.soak.changed_areas import BROWSER_STEP, SLOW_STEP
 from tests.soak.counted_cases import DURATIONS, SCALE
 from tests.soak.figures import VARIABLE, line_of, measurements
 from tests.soak.finished_steps import (
@@ -89,12 +90,14 @@ class Step:
 def steps(scale: float) -> Iterator[Step]:
     """Yield the steps of a run."""
     python = sys.executable
-    pytest = (python, "-m", "pytest", "-q", "-p", "tests.soak.counted_cases", "-n", str(PROCESSES),
-              "--dist", "loadgroup", "--hypothesis-profile", "soak", "--timeout", "3600")  # fmt: skip
+    plain = (python, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", "loadgroup")
+    pytest = (*plain, "-p", "tests.soak.counted_cases", "--hypothesis-profile", "soak", "--timeout", "3600")
     for name, paths in LONG.items():
-        yield Step(name, (*pytest, "-m", "soak or crash", *paths))
+        yield Step(name, (*pytest, "-m", "soak", *paths))
     others = [f"--ignore={path}" for paths in (*LONG.values(), COUNTED) for path in paths]
-    yield Step("other tests", (*pytest, "-m", "soak or crash", *others))
+    yield Step("other tests", (*pytest, "-m", "soak", *others))
+    yield Step(SLOW_STEP, (*plain, "-m", "(slow or crash) and not soak"), is_scaled=False)
+    yield Step(BROWSER_STEP, (*plain, "-m", "browser", "tests/browser"), is_scaled=False)
     yield Step("counted tests", (*pytest, "-m", "soak or not soak", *COUNTED))
     seeds = ("--seeds", str(max(round(SEEDS * scale), 1)), "--first", str(FIRST_SEED))
     simulation = ("env", "PYTHONHASHSEED=0", python, "-m", "tests.simulation", *seeds)

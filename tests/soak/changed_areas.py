@@ -1,0 +1,83 @@
+"""`python -m tests.soak.changed_areas` prints the folders whose slow tests CI must run, one path per line.
+
+`make soak` runs all slow tests and all tests in the browser, and docs/scorecard.json contains the commit at which they
+last passed. CI repeats only those whose code has changed since then: tests/store has the tests of agentobs/store, and
+tests/dashboards those of dashboards. A folder without code of the same name, and the files directly in tests, depend on
+all code. Shared files, such as pyproject.toml or tests/conftest.py, affect every folder.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from tests.soak.finished_steps import last_steps
+from tests.soak.scorecard import LAST_STEPS
+
+ROOT = Path(__file__).parents[2]
+SLOW_STEP = "slow tests"
+BROWSER_STEP = "browser tests"
+BROWSER = "tests/browser"
+PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
+SHARED = ("pyproject.toml", "constraints.txt", "Makefile")
+_MARKED = re.compile(r"\bmark\.(slow|crash)\b")
+
+
+def areas(root: Path = ROOT) -> list[str]:
+    """Return the folders and files below `root` with slow tests; the tests in the browser are one of them."""
+    found = {
+        each.relative_to(root).parts[1]
+        for each in (root / "tests").rglob("test_*.py")
+        if _MARKED.search(each.read_text("utf-8"))
+    }
+    return sorted({f"tests/{name}" for name in found} | {BROWSER})
+
+
+def affects(changed: str, area: str, root: Path = ROOT) -> bool:
+    """Return whether a change of the file `changed` requires the slow tests of `area`; both are relative to `root`."""
+    path, name = PurePosixPath(changed), PurePosixPath(area).name
+    if changed == area or PurePosixPath(area) in path.parents:
+        return True
+    if changed in SHARED or (path.parts[0] == "tests" and len(path.parts) == 2):
+        return not path.name.startswith("test_")
+    if path.parts[0] not in PACKAGES:
+        return False
+    if name == "browser":
+        return path.parts[0] == "dashboards"
+    if path.parts[0] == "agentobs" and len(path.parts) == 2:
+        return True
+    if not (root / "agentobs" / name).is_dir() and name not in PACKAGES:
+        return True
+    return name in (path.parts[0], path.parts[1] if path.parts[0] == "agentobs" else "")
+
+
+def changed_files(commit: str | None, root: Path = ROOT) -> list[str] | None:
+    """Return the files that differ from a commit, relative to `root`; None if the commit is not known here."""
+    if commit is None:
+        return None
+    command = ["git", "diff", "--name-only", "--no-renames", "-z", commit, "--"]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=False)
+    return None if done.returncode else [each for each in done.stdout.decode().split("\0") if each]
+
+
+def passed_at(step: str, path: Path = LAST_STEPS) -> str | None:
+    """Return the commit at which a step of `make soak` last passed; None if its last run failed, or there is none."""
+    for each in last_steps(path, [step]):
+        return None if each.failed or " " in each.commit else each.commit
+    return None
+
+
+def required(found: Iterable[str], root: Path = ROOT, steps: Path = LAST_STEPS) -> Iterator[str]:
+    """Yield those areas whose slow tests have not passed since their code was changed."""
+    changes = {step: changed_files(passed_at(step, steps), root) for step in (SLOW_STEP, BROWSER_STEP)}
+    for area in found:
+        files = changes[BROWSER_STEP if area == BROWSER else SLOW_STEP]
+        if files is None or any(affects(each, area, root) for each in files):
+            yield area
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{each}\n" for each in required(areas()))
