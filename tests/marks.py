@@ -19,9 +19,7 @@ def mark_all_but_first(
         mark: `pytest.mark.crash`, `slow` or `soak`, whose tests `make test` does not run.
         kept: how many values get no mark.
     """
-    return [
-        value if index < kept else _marked(value, mark) for index, value in enumerate(values)
-    ]
+    return [value if index < kept else _marked(value, mark) for index, value in enumerate(values)]
 
 
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:

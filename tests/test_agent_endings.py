@@ -423,6 +423,7 @@ def test_the_hooks_for_the_end_run_after_an_abort() -> None:
     assert [each["event"] for each in ended] == ["session_end"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_sync() -> None:
     """An exception that interrupts the waiting thread, such as Ctrl-C, cancels the run; then the agent is free."""
     script = """
@@ -533,6 +534,7 @@ def test_an_agent_that_is_collected_in_another_thread(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_the_exit_of_the_interpreter() -> None:
     """At the exit of the interpreter, agents, their connections and a background hook that is running print nothing."""
     script = """

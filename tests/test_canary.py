@@ -612,6 +612,7 @@ def leaks(places: dict[str, bytes]) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_content_stays_in_the_content_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -661,6 +662,7 @@ names for these attributes.
 """
 
 
+@pytest.mark.slow
 def test_content_is_exported_only_from_sessions_that_opted_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_every_kind_of_the_sdk_is_listed(kind: str) -> None:
     assert SDK_KINDS[kind] - listed == set()
 
 
+@pytest.mark.slow
 def test_every_fact_is_a_column_of_the_store() -> None:
     """Each row names columns of tables or views, or states that there is only content, or nothing."""
     with duckdb.connect(config=SETTINGS) as connection:
@@ -80,6 +81,7 @@ def test_every_fact_is_a_column_of_the_store() -> None:
         assert words(row.fact) or row.fact in ("content", "not recorded"), row.wire
 
 
+@pytest.mark.slow
 def test_every_test_exists() -> None:
     """Each row names at least one function that is a test."""
     for row in rows():

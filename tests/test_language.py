@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 
@@ -191,11 +193,13 @@ def wrong_phrases(texts: Iterable[Text]) -> Iterator[str]:
                 yield f"{each.path}:{each.line}: {match[0]!r}: write {instead}"
 
 
+@pytest.mark.slow
 def test_prose_contains_no_forbidden_expressions() -> None:
     """Docstrings, comments, documents, pages and comments in SQL contain no forbidden expressions."""
     assert list(wrong_phrases(prose())) == []
 
 
+@pytest.mark.slow
 def test_prose_of_tests_contains_no_forbidden_expressions() -> None:
     """Docstrings and comments of tests and benchmarks contain no forbidden expressions."""
     assert list(wrong_phrases(prose_of_tests())) == []

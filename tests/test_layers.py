@@ -198,6 +198,7 @@ def wrong_imports(module: str) -> Iterator[str]:
             yield f"{module} defers the import of {name}"
 
 
+@pytest.mark.slow
 def test_imports_point_down() -> None:
     """A module imports only its own package and the packages before it."""
     assert [wrong for module in modules() for wrong in wrong_imports(module)] == []

@@ -115,6 +115,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "printed"),
     [

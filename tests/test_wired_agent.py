@@ -349,6 +349,7 @@ def test_two_runs_of_one_agent() -> None:
         asyncio.run(go(provider))
 
 
+@pytest.mark.slow
 def test_a_run_is_bounded() -> None:
     """By default, a run ends after eight turns that repeat the same invalid call, and after a hundred turns."""
     invalid = streamed(message(call("t1", "lookup", whom="Ann"), stop_reason="tool_use"))
@@ -765,6 +766,7 @@ def test_a_person_and_a_sub_agent() -> None:
     assert any(isinstance(event, SubAgent) for event in events)
 
 
+@pytest.mark.slow
 def test_sessions_are_resumed_forked_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

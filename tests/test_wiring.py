@@ -143,6 +143,7 @@ def test_few_functions_bind_module_globals() -> None:
     assert len(found) <= GLOBALS_MAX, found
 
 
+@pytest.mark.slow
 def test_few_module_globals_change() -> None:
     """Exactly the listed module globals are mutable, and their number is limited."""
     assert mutable_globals() == MUTABLE.keys() | CONSTANT.keys()

@@ -240,6 +240,7 @@ def test_waiting_events_are_bounded() -> None:
     assert (len(kept), kept[0]) == (EVENTS_MAX, "3")
 
 
+@pytest.mark.slow
 def test_live_pages_show_a_background_agent_while_it_works(tmp_path: Path) -> None:
     """After the main agent has ended, the page of the session shows each request of a background agent that is still
     running.

@@ -130,6 +130,7 @@ def test_a_person_changes_the_input(tmp_path: Path) -> None:
     replays(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_changed_input_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`show`, the steps of the session page and its transcript show who changed an input, and both inputs."""
     done = record(tmp_path, [PAYS, DONE], agent_with(person=changing(to="Bob")))
@@ -333,6 +334,7 @@ def test_an_invalid_change_is_a_denial(tmp_path: Path, reply: Reply, expected: s
 # --- a hook answers in place of a tool ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hook_answers_in_place_of_a_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

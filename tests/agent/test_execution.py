@@ -318,6 +318,7 @@ def test_threads_that_never_return_are_limited(
     assert asyncio.run(run_calls()) == ["timeout"] * 3 + ["failed", "executed"]
 
 
+@pytest.mark.slow
 def test_a_forked_process_starts_new_threads() -> None:
     """In a forked process the first call starts a new thread, because the threads of the parent process do not survive
     the fork.
@@ -742,6 +743,7 @@ def test_a_result_of_100_mb(make: Callable[[], object], most_mb: int) -> None:
     assert peak < most_mb * 1_000_000
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_although_a_tool_hangs() -> None:
     """Neither the event loop nor the interpreter waits for a sync function that never returns."""
     script = """

@@ -33,6 +33,7 @@ from agentobs.records.exchanges import WorldQuestion
 from replay import Replayer, load
 from replay.freeze.conversion import freeze
 from tests import queries
+from tests.marks import mark_all_but_first
 from tests.replay.nested_agents import RandomProvider, serve_random_provider
 
 from .agent_runs import in_loop, options
@@ -149,7 +150,7 @@ def kept_and_resumed_conversation(
         return in_loop(main(provider))
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", mark_all_but_first(HOOKS, pytest.mark.slow, kept=2))
 def test_results_changed_by_hooks_are_kept(name: str, home: Path) -> None:
     """If hooks changed results in the last turn of a session, the resumed conversation has the changed results in the
     same order.
@@ -211,6 +212,7 @@ def test_an_unsent_objection_is_kept(home: Path) -> None:
         assert conversation.messages[-1]["content"] == [text("Run the tests.")]
 
 
+@pytest.mark.slow
 def test_process_killed_before_a_hook_processed_a_result(tmp_path: Path) -> None:
     """If the process was killed before a masking hook answered, the resumed conversation hides the result that the hook
     would have changed.
@@ -261,6 +263,7 @@ async def run_killed_agent(url: str) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_a_once_hook_runs_once_in_resumed_sessions(home: Path) -> None:
     """A `once` hook that ran in the earlier session does not run again in a resumed session; denials by the classifier
     still count.

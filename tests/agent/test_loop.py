@@ -646,6 +646,7 @@ def test_cancellation_while_tools_run() -> None:
     assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("kind", [RequestStart, TextDelta, Message, ToolDispatch])
 def test_closing_the_generator_early(kind: type, close: bool) -> None:

@@ -299,6 +299,7 @@ def test_tools_keep_their_order() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_recording_with_breakpoints_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from agentobs.provider.anthropic.messages import conversation_error
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
 from tests.agent.replayed_scenarios import shared_replay
 from tests.agent.scenarios import SCENARIOS
+from tests.marks import mark_all_but_first
 
 pytestmark = pytest.mark.xdist_group("scenarios")
 
@@ -28,7 +29,7 @@ def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
     return replay.conversation, recording, error
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", mark_all_but_first(SCENARIOS, pytest.mark.slow, kept=5))
 def test_every_scenario_is_reconstructed(name: str) -> None:
     """The messages, turns and agents of every scenario are reconstructed, whether its runs ended normally or were
     stopped.

@@ -15,6 +15,7 @@ import agentobs
 from agentobs.agent import Hook, HookRan, Result, tool
 from agentobs.agent.requests.request_hooks import stored_difference
 from agentobs.records.exchanges import WorldExchange
+from tests.marks import mark_all_but_first
 
 from .agent_runs import ALLOW_ALL, of_kind
 from .provider import call, error, message, streamed, text
@@ -103,6 +104,7 @@ def test_a_hook_replaces_the_messages_of_a_request(tmp_path: Path) -> None:
     check_replay(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_messages_are_not_recorded_twice(tmp_path: Path) -> None:
     """The question of the hook contains no messages, because the request contains them."""
     done = record(tmp_path, [LOOKS_UP, DONE], start_with(hook(lambda _: None)))
@@ -139,7 +141,7 @@ def test_the_last_hook_in_the_table_replaces_the_messages(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [
+    mark_all_but_first([
         (lambda m: [], "not a list of messages"),
         (lambda m: [*m, {"role": "tool", "content": "x"}], "not a list of messages"),
         (lambda m: [*m, {"role": "user", "content": " "}], "not a list of messages"),
@@ -155,7 +157,7 @@ def test_the_last_hook_in_the_table_replaces_the_messages(tmp_path: Path) -> Non
             ],
             "thinking that is not in the conversation",
         ),
-    ],
+    ], pytest.mark.slow, kept=3),
 )  # fmt: skip
 def test_invalid_messages_are_not_sent(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], expected: str

@@ -147,6 +147,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values, st.integers(1, 300))
 def test_every_value_is_rendered(value: Any, chars_max: int) -> None:
     """Any value is rendered, without an exception, as JSON in UTF-8 of limited size."""

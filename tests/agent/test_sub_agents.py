@@ -822,6 +822,7 @@ def test_background_events_contain_no_deltas() -> None:
     assert not inner(second, TextDelta)
 
 
+@pytest.mark.slow
 def test_ids_of_an_unknown_form(tmp_path: Path) -> None:
     """If a gateway uses IDs of an unknown form, a session with sub-agents can still be replayed, resumed and forked.
 

@@ -206,6 +206,7 @@ def recorded_thinking(exchange: Exchange) -> list[dict[str, Any]]:
     return [block for block in content if block["type"] in THINKING]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (folder() / "manifest.json").is_file(), reason=HINT.format(folder()))
 def test_recorded_thinking_is_sent_back_unchanged() -> None:
     """The thinking of recorded responses is sent back unchanged, with its signature, whether it is readable, omitted or

@@ -54,6 +54,7 @@ def results_by_lane(events: list[Event]) -> dict[str, tuple[int, int]]:
     return {lane: (turns[lane], calls[lane]) for lane in turns if turns[lane]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "has_all_pages", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["quick", "all pages"]
 )

@@ -195,6 +195,7 @@ def test_parallel_calls_count_in_order(tmp_path: Path) -> None:
     check_replay(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_breaker_is_shared_by_the_tools_of_a_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

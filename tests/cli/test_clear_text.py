@@ -193,6 +193,7 @@ def test_results_and_sources_stay_readable(tmp_path: Path) -> None:
     assert found == [("main",)]
 
 
+@pytest.mark.slow
 def test_the_loop_leaves_no_digest_of_its_own_words(tmp_path: Path) -> None:
     """The facts of a run with retries, hooks and tools contain digests only as the keys of answers."""
     home = recorded(tmp_path / "home", run_agent)
@@ -313,6 +314,7 @@ def invented(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("invented") / "home", agent)
 
 
+@pytest.mark.slow
 def test_terms_that_a_server_invents_are_digests_with_texts(invented: Path) -> None:
     """No invented term is in the store, and local views show all of them."""
     with agentobs.connect(str(invented)) as connection:
@@ -355,6 +357,7 @@ def test_every_text_is_a_parameter_of_a_query(
     assert json.loads(found.out) == {column: 1 for _, column in columns}
 
 
+@pytest.mark.slow
 def test_local_commands_show_the_terms_and_shared_files_do_not(
     invented: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def shell(
     return Shell(home, capsys)
 
 
+@pytest.mark.slow
 def test_sessions_lists_the_newest_first(shell: Shell) -> None:
     """`sessions` lists the newest session first, with name, status and reason; `--failed` lists failed sessions."""
     listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
@@ -103,6 +104,7 @@ def test_sessions_lists_the_newest_first(shell: Shell) -> None:
     assert len(shell("sessions", "--limit", "1", "--csv").out.splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["weather-agent", "id", "end"])
 def test_show_prints_one_session(shell: Shell, named: str) -> None:
     """`show` finds a session by its name, its ID, or a suffix of the ID, and prints content only on request."""
@@ -132,6 +134,7 @@ def test_cost_counts_four_token_classes(shell: Shell) -> None:
     assert "write 5m" in shell("cost", "--detail").out
 
 
+@pytest.mark.slow
 def test_sql_runs_one_select(shell: Shell) -> None:
     """`agentobs sql` runs one SELECT over tables and views, and rejects any other statement with a one-line error."""
     assert shell("sql", "SELECT count(*) AS n FROM attempts", "--csv").out == "n\n4\n"
@@ -386,6 +389,7 @@ def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None
     assert (verdict["served"], verdict["missed"], verdict["unused_requests"]) == (0, 1, [1, 2, 3])
 
 
+@pytest.mark.slow
 def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:
     """If Ctrl-C interrupts a stream, the received part is recorded, and the session is marked as failed."""
     agent = tmp_path / "agent.py"

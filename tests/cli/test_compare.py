@@ -66,6 +66,7 @@ def steps(shell: Shell, *arguments: str) -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """Steps are aligned by their content instead of their number, so added steps appear at their position."""
     a, b, _ = home[1]
@@ -141,6 +142,7 @@ def test_the_command_for_forks_names_the_command_for_sessions(shell: Shell) -> N
     assert "agentobs diff" not in forks.err
 
 
+@pytest.mark.slow
 def test_content_is_compared_only_on_request(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """Text and JSON output contain no content without `--content`; with it, they contain the content."""
     ids = home[1][:2]
@@ -177,6 +179,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
         yield folder / "home", ids[0], dict(zip(CHANGED, ids[1:], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "place"),
     [
@@ -231,6 +234,7 @@ def test_a_different_tool_result_in_a_request_is_a_change() -> None:
     assert new_in_request(base, {"messages": base["messages"]}) == {"system": None}
 
 
+@pytest.mark.slow
 def test_sessions_without_content_are_compared_by_facts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

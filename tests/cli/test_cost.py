@@ -95,6 +95,7 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_cost_by_model(shell: Shell) -> None:
     """The table lists tokens, cost and certainty; models without a price are named and never have a cost of 0."""
     result = shell("cost")
@@ -112,6 +113,7 @@ def test_cost_by_model(shell: Shell) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
 def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
     """Every grouping adds up to the same total cost, in each output format."""
@@ -136,6 +138,7 @@ def test_cost_of_one_session(shell: Shell, by: str) -> None:
     assert "no session" in shell("cost", "--by", by, "--session", "nobody").err
 
 
+@pytest.mark.slow
 def test_times_outside_of_the_storable_range(shell: Shell) -> None:
     """A time before or after the storable range includes all data on its side; a reversed range is rejected."""
     for option, value in (

@@ -35,6 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return ended.stdout, folder / "story"
 
 
+@pytest.mark.slow
 def test_the_steps_run_in_order(demo: tuple[str, Path]) -> None:
     """The demo records, lists, prices and freezes a failure, fixes it, and explains a divergence, in this order."""
     out, _ = demo
@@ -61,6 +62,7 @@ def test_the_steps_run_in_order(demo: tuple[str, Path]) -> None:
         at = out.find(step, at + 1)
 
 
+@pytest.mark.slow
 def test_the_readme_shows_the_output_of_the_demo(demo: tuple[str, Path]) -> None:
     """Every output in the README that is marked as output of the demo equals it, except for IDs."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()

@@ -63,6 +63,7 @@ def shell(path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(path, capsys)
 
 
+@pytest.mark.slow
 def test_findings_and_advice(shell: Shell) -> None:
     """Each finding is printed with its evidence and with advice, but without content."""
     result = shell("diagnose", "circles")
@@ -83,6 +84,7 @@ def test_findings_and_advice(shell: Shell) -> None:
     assert shell("diagnose", "quiet", "--fail").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["recorded", "claude-code"])
 def test_only_a_recorded_session_is_to_be_frozen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
@@ -123,6 +125,7 @@ def test_verdicts_as_json(shell: Shell) -> None:
     assert {row["session_id"] for row in rows} == {session_id(1)}
 
 
+@pytest.mark.slow
 def test_findings_of_all_sessions(shell: Shell) -> None:
     """There is a row for each session and finding, for recent sessions or for all sessions."""
     result = shell("diagnose", "--all", "--json")
@@ -160,6 +163,7 @@ def test_invalid_options_give_a_one_line_error(
     assert ended.err.startswith(f"error: {expected}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer_text", "verdict", "words"),
     [

@@ -109,6 +109,7 @@ def test_a_foreign_directory_with_segments(tmp_path: Path) -> None:
     assert set(checked(foreign)) == {"home"}
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_store_file(home: Home, tmp_path: Path) -> None:
     """A store file that was copied without its recordings is reported as a copy, not as a home that is not writable."""
     ingest(home)
@@ -134,6 +135,7 @@ def test_a_missing_or_short_key(home: Home) -> None:
     assert not key.exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_was_overwritten(home: Home) -> None:
     """A published file that does not match its manifest is reported, although segments provide its data."""
     ingest(home)
@@ -411,6 +413,7 @@ def test_installed_and_loaded_instrumentations(installed: Path) -> None:
     assert (found.level, found.found) == ("note", "Braintrust is installed, but not loaded here")
 
 
+@pytest.mark.slow
 def test_the_command(
     installed: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def incomplete(home: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "named", "expected"),
     [
@@ -229,6 +230,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return recorded(tmp_path_factory.mktemp("session"), ask, answers())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_partial_fixture_replays_to_its_end(
     tmp_path: Path, session: Recording, turn: int
@@ -283,6 +285,7 @@ def test_the_last_turn_is_the_complete_session(tmp_path: Path, session: Recordin
     assert sum(isinstance(each, ModelExchange) for each in session.exchanges) == 3
 
 
+@pytest.mark.slow
 def test_incomplete_frozen_tests_explain_what_to_add(pytester: pytest.Pytester) -> None:
     """If a frozen test cannot start the agent, it fails with one line of advice and without a traceback."""
     failed = recorded(pytester.path, unlucky, answers())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.journal.home import open_home
+from tests.marks import mark_all_but_first
 from tests.store.recordings import record, session_id, start
 
 MISSING = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)"
@@ -27,10 +28,13 @@ BROKEN = "raise ImportError('libfoo.so.1: cannot open shared object file')"
 )
 @pytest.mark.parametrize(
     ("source", "problem"),
-    [
-        (MISSING, "the package {} is not installed"),
-        (BROKEN, "a package cannot be imported: libfoo.so.1: cannot open shared object file"),
-    ],
+    mark_all_but_first(
+        [
+            (MISSING, "the package {} is not installed"),
+            (BROKEN, "a package cannot be imported: libfoo.so.1: cannot open shared object file"),
+        ],
+        pytest.mark.slow,
+    ),
 )
 def test_a_package_that_cannot_be_imported_is_one_error(
     package: str,

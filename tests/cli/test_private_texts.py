@@ -68,6 +68,7 @@ def shell(home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(home, capsys)
 
 
+@pytest.mark.slow
 def test_no_private_text_is_in_a_fact_or_in_the_store(home: Path, shell: Shell) -> None:
     assert shell("ingest").code == 0
     files = [*home.rglob("*.facts*"), *home.rglob("*.duckdb")]
@@ -82,6 +83,7 @@ def test_no_private_text_is_in_a_fact_or_in_the_store(home: Path, shell: Shell) 
     assert '"look"' in rows
 
 
+@pytest.mark.slow
 def test_local_views_show_the_texts(shell: Shell) -> None:
     shown = shell("show", CUSTOMER, "--facts").out
     assert CUSTOMER in shown
@@ -93,6 +95,7 @@ def test_local_views_show_the_texts(shell: Shell) -> None:
     assert listed["tags"] == {"customer": CUSTOMER, "file": PATH, "env": "production"}
 
 
+@pytest.mark.slow
 def test_pages_and_comparisons_show_the_texts(home: Path, shell: Shell) -> None:
     """No digest is shown whose text is in the vault: in the steps of a session, the evidence and a comparison."""
     [session_id] = [row[0] for row in queries.query("SELECT session_id FROM sessions", home=home)]
@@ -106,6 +109,7 @@ def test_pages_and_comparisons_show_the_texts(home: Path, shell: Shell) -> None:
     assert INVENTED in compared
 
 
+@pytest.mark.slow
 def test_filters_accept_the_texts(shell: Shell) -> None:
     """The argument of a filter is compared as its digest."""
     for name, value in (("customer", CUSTOMER), ("file", PATH), ("env", "production")):

@@ -88,6 +88,7 @@ def rows(ended: Ended) -> dict[str, dict[str, object]]:
     return {Path(row["path"]).name: row for row in map(json.loads, ended.out.splitlines())}
 
 
+@pytest.mark.slow
 def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
     """The table has one row per fixture and no output of the agents, and the exit code is 0."""
     ended = shell("replay", "fixtures", "-j", "2")
@@ -100,6 +101,7 @@ def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
     assert "said by" not in ended.out
 
 
+@pytest.mark.slow
 def test_each_failing_replay_is_a_row(shell: Shell) -> None:
     """A fixture that diverges, crashes its process or is damaged has a row, and the exit code is 1.
 
@@ -147,6 +149,7 @@ def imports_the_sdk(process: str) -> bool:
     return "pydantic_core" in Path(f"/proc/{process}/maps").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupt_prints_one_word(shell: Shell) -> None:
     """Ctrl-C while the processes start prints one word without tracebacks, and the exit code is 130."""
     modes(a="hangs", b="hangs")

@@ -36,6 +36,7 @@ def ids(shell: Shell) -> list[str]:
         return [row[0] for row in store.execute(sql).fetchall()]
 
 
+@pytest.mark.slow
 def test_a_session_is_resumed_and_forked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A continued session sends the complete history, and its fixture replays without the earlier sessions.
 

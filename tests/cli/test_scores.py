@@ -99,6 +99,7 @@ def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Pat
     )
 
 
+@pytest.mark.slow
 def test_a_tool_call_is_named_by_its_id_or_by_the_digest_that_queries_show(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +155,7 @@ def test_outside_a_session_nothing_is_recorded(tmp_path: Path) -> None:
     assert scores(home, "name") == []
 
 
+@pytest.mark.slow
 def test_a_score_may_arrive_after_the_end_of_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_score_may_arrive_after_the_end_of_its_session(
     assert scores(home, "* EXCLUDE (segment_id)") == before
 
 
+@pytest.mark.slow
 def test_the_command_scores_a_session_a_turn_and_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +225,7 @@ def test_the_command_scores_a_session_a_turn_and_a_call(
     assert polite[1:5] == ["no", "main,", "turn", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -261,6 +265,7 @@ def test_a_comment_is_not_written_if_content_is_off(
     ]
 
 
+@pytest.mark.slow
 def test_sealed_content_has_sealed_comments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +284,7 @@ def test_sealed_content_has_sealed_comments(
     assert COMMENT not in shell("show", "judged").out
 
 
+@pytest.mark.slow
 def test_sessions_are_chosen_by_their_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,6 +328,7 @@ def test_sessions_are_chosen_by_their_scores(
         assert message in ended.err
 
 
+@pytest.mark.slow
 def test_freeze_selects_sessions_by_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +351,7 @@ def test_freeze_selects_sessions_by_score(
     assert (both.code, "specify a SESSION, --last-failed or --where" in both.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_scores_are_exported_as_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,6 +403,7 @@ def test_a_late_score_is_sent_by_the_next_export(
         assert [name for name, *_ in collector.logs()[logs:]] == ["gen_ai.evaluation.result"]
 
 
+@pytest.mark.slow
 def test_a_bundle_contains_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A session that was packed into a bundle and imported elsewhere has its scores, with content also the comments."""
     home = tmp_path / "home"
@@ -428,6 +437,7 @@ def test_an_agent_that_scores_itself_can_be_replayed(tmp_path: Path) -> None:
     assert len(scores(tmp_path / "home", "name")) == 3
 
 
+@pytest.mark.slow
 def test_scores_are_pruned_with_their_session(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -447,6 +457,7 @@ def test_scores_are_pruned_with_their_session(
     assert COMMENT not in shell("show", "kept").out
 
 
+@pytest.mark.slow
 def test_the_page_of_a_session_shows_its_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -463,6 +474,7 @@ def test_the_page_of_a_session_shows_its_scores(
     assert "polite yes main, turn 1" in page
 
 
+@pytest.mark.slow
 def test_scores_are_archived_with_their_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +498,7 @@ def test_scores_are_archived_with_their_sessions(
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not AESGCM_INSTALLED, reason="the extra `sealed` is not installed")
 def test_texts_about_encrypted_sessions_need_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -37,6 +37,7 @@ def stop_at_the_second(agent: Mailer, event: Event) -> None:
         agent.abort.stop()
 
 
+@pytest.mark.slow
 def test_the_timeline_shows_decisions_messages_and_aborts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +191,7 @@ def long_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home.path
 
 
+@pytest.mark.slow
 def test_a_long_session_is_shown_by_its_notable_turns(
     long_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_long_session_is_shown_by_its_notable_turns(
     assert "turns:" not in shell("show", "short").out
 
 
+@pytest.mark.slow
 def test_sessions_show_what_failed_and_which_need_attention(
     long_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +233,7 @@ def test_sessions_show_what_failed_and_which_need_attention(
     assert columns["name"] == "short"
 
 
+@pytest.mark.slow
 def test_a_cut_response_is_explained_and_its_cost_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +348,7 @@ def a_session_of_two_agents(home: Path) -> None:
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_turn_is_shown_with_what_the_model_received(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -381,6 +386,7 @@ def test_one_turn_is_shown_with_what_the_model_received(
     assert sent.endswith("\nmodel:\n  done\n")
 
 
+@pytest.mark.slow
 def test_turns_of_sub_agents_are_chosen_by_their_agent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

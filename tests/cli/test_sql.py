@@ -24,6 +24,7 @@ from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits
 from tests.cli.test_commands import Shell
+from tests.marks import mark_all_but_first
 from tests.store.recordings import ROOT, a_home, conversation, record
 
 DOCUMENT = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
@@ -93,14 +94,14 @@ def test_invalid_options_are_rejected(shell: Shell, options: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("query", "options", "out", "found"),
-    [
+    mark_all_but_first([
         ("FROM range(5)", ["--max-rows", "2", "--csv"], "range\n0\n1\n", "more than 2 rows"),
         ("FROM range(5)", ["--max-rows", "1"], "range\n    0\n", "more than 1 rows"),
         ("SELECT 1, 2, 3", ["--max-columns", "2"], "", "3 columns, more than 2"),
         ("SELECT repeat('x', 5000)", ["--max-bytes", "1K", "--json"], "", "larger than 1,024 bytes"),
         ("SELECT len(range(100000000))", ["--memory", "64MB"], "", "needs more than 64 MiB of memory"),
         ("SELECT count(*) FROM range(1000000000000)", ["--timeout", "0.2"], "", "took longer than 0.2 s"),
-    ],
+    ], pytest.mark.slow, kept=2),
 )  # fmt: skip
 def test_a_limit_that_is_reached(
     shell: Shell, query: str, options: list[str], out: str, found: str
@@ -123,6 +124,7 @@ def test_the_default_limit_of_rows(shell: Shell) -> None:
     assert "more than 10,000 rows" in result.err
 
 
+@pytest.mark.slow
 def test_errors_escape_control_characters(shell: Shell) -> None:
     """Control characters in data and SQL that an error quotes are escaped."""
     hostile = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r"
@@ -203,6 +205,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_statements_of_the_document_run(home: Home) -> None:
     """Every statement in docs/sql.md runs, and so does its Python code."""
     assert len(STATEMENTS) == 7

@@ -26,6 +26,7 @@ from agentobs.store import session_lookup
 from agentobs.store.backend import open_store
 from agentobs.store.session_lookup import find_session, shortest_prefixes
 from tests.cli.pseudo_terminal import on_terminal, program_on_terminal
+from tests.marks import mark_all_but_first
 from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 HEADINGS = ("session id", "name", "title", "status", "started (UTC)", "turns", "cache read", "cost")
@@ -217,7 +218,9 @@ def outputs(home: Path) -> dict[tuple[str, ...], tuple[int, list[str]]]:
     return dict(zip(COMMANDS, found, strict=True))
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", mark_all_but_first(COMMANDS, pytest.mark.slow, kept=80), ids=" ".join
+)
 def test_no_line_of_a_command_is_longer_than_80_columns(
     outputs: dict[tuple[str, ...], tuple[int, list[str]]], arguments: tuple[str, ...]
 ) -> None:
@@ -229,6 +232,7 @@ def test_no_line_of_a_command_is_longer_than_80_columns(
     assert not any("Traceback" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
     """With 80 columns, the list of sessions has a short ID, the status and the cost of each session."""
     spent = agentobs.query(
@@ -242,6 +246,7 @@ def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
         assert re.search(r" (failed|completed) ", line)
 
 
+@pytest.mark.slow
 def test_times_are_local_and_the_zone_is_named_once(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +283,7 @@ def time_tzset() -> None:
     time.tzset()
 
 
+@pytest.mark.slow
 def test_long_facts_are_wrapped_below_their_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +298,7 @@ def test_long_facts_are_wrapped_below_their_beginning(
     assert f"{'name':<21}{'word ' * 20}".rstrip() in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_session_that_is_not_exact_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

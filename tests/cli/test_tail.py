@@ -186,6 +186,7 @@ def test_agents_are_numbered_by_their_start(home: Home, capsys: pytest.CaptureFi
     assert [found and found[0] for found in names] == ["agent 2", "agent 1"]
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_announced(home: Home, recorder: Recorder) -> None:
     """If an agent that started earlier becomes known while a session is followed, the new names are printed."""
     recorder(start(1, "fan-out"))
@@ -224,6 +225,7 @@ def recorder(home: Home) -> Iterator[Recorder]:
     recorder.close(30)
 
 
+@pytest.mark.slow
 def test_steps_appear_while_they_are_recorded(home: Home, recorder: Recorder) -> None:
     """A running session is followed: each step appears before the next is recorded, and the end stops the command."""
     records = a_session()
@@ -259,6 +261,7 @@ def test_ctrl_c_ends_it_cleanly(home: Home, recorder: Recorder) -> None:
     assert (process.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_it(home: Home) -> None:
     """If the process of the session has died, the command ends and reports that there is no recorded end."""
     record(home, [start(1, "refund-loop"), attempt(1, 1)])
@@ -291,6 +294,7 @@ def test_a_second_look_returns_only_new_facts(home: Home, recorder: Recorder) ->
     assert followed.look() == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_wrapped_on_a_narrow_terminal(home: Home) -> None:
     """With 60 columns, the reason of a failure is never cut; other steps have one line."""
     record(home, a_session())

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.agent.provider import Provider, call, message, streamed, text
 
 TOOLS = """
@@ -86,6 +88,7 @@ main()
 """Makes the process the leader of its terminal, so that Ctrl-C reaches it."""
 
 
+@pytest.mark.slow
 def test_the_user_is_prompted_once(tmp_path: Path) -> None:
     """If the user allows a call for the session, an identical later call runs without a prompt."""
     asking = [streamed(message(call(each, "write", what="x"))) for each in "ab"]
@@ -97,6 +100,7 @@ def test_the_user_is_prompted_once(tmp_path: Path) -> None:
     assert '{"tool": "write", "input": {"what": "x"}}' in shown
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_prompt(tmp_path: Path) -> None:
     """Ctrl-C at the approval prompt ends the run and its process without a traceback."""
     with Provider([streamed(message(call("a", "write", what="x")))]) as provider:

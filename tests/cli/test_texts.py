@@ -111,6 +111,7 @@ def digest_of(home: Path, column: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("sessions",), ("show", NAME)], ids=" ".join)
 def test_the_first_command_shows_the_texts(
     home_once: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
@@ -123,6 +124,7 @@ def test_the_first_command_shows_the_texts(
     assert "digest:" not in shown
 
 
+@pytest.mark.slow
 def test_commands_show_the_texts(opened: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Commands show the original texts, also of compressed segments."""
     shell = Shell(opened, capsys)
@@ -147,6 +149,7 @@ def test_commands_show_the_texts(opened: Path, capsys: pytest.CaptureFixture[str
     assert {row["name"]: row["reason"] for row in rows} == {NAME: REASON, "plain": "no-refund"}
 
 
+@pytest.mark.slow
 def test_sessions_are_found_by_their_texts(home: Path, shell: Shell) -> None:
     """The original text can be used as a session name and as a query parameter; query results contain digests."""
     asked = "SELECT reason FROM sessions WHERE name = $name"
@@ -160,6 +163,7 @@ def test_sessions_are_found_by_their_texts(home: Path, shell: Shell) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [NAME, "--last-failed"])
 def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: str) -> None:
     """A replay of unchanged code matches, a different reason diverges, and the fixture's folder has a safe name."""
@@ -179,6 +183,7 @@ def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: s
     assert (difference.path, difference.expected) == ("$.reason", REASON)
 
 
+@pytest.mark.slow
 def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: Path) -> None:
     """Reasons that differ only in a secret of the same kind are equal, because secrets are redacted."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
@@ -191,6 +196,7 @@ def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: P
     assert "refused for [redacted:" in shell("sessions").out
 
 
+@pytest.mark.slow
 def test_the_texts_are_only_in_content_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +221,7 @@ def test_the_texts_are_only_in_content_files(
             assert not [word for word in words if word in rows], table
 
 
+@pytest.mark.slow
 def test_without_content_the_digest_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,6 +242,7 @@ def test_without_content_the_digest_is_shown(
         assert REASON.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_encrypted_texts_need_the_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +259,7 @@ def test_encrypted_texts_need_the_key(
     assert result.count("digest:") == 2
 
 
+@pytest.mark.slow
 def test_reports_contain_the_texts_only_with_content(
     opened: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

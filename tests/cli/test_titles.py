@@ -68,6 +68,7 @@ def home(home_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(home_once, tmp_path / "home"))
 
 
+@pytest.mark.slow
 def test_a_title_is_what_the_program_sets_or_the_first_prompt(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def of_managed_agent() -> list[ModelExchange]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchanges", [of_batch(), of_managed_agent()], ids=["batch", "managed"])
 def test_batches_and_managed_agents_have_titles_and_are_searched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], exchanges: list[ModelExchange]
@@ -215,6 +217,7 @@ def hostile_results() -> list[ModelExchange]:
     ]
 
 
+@pytest.mark.slow
 def test_results_of_another_type_are_recorded_and_skipped_by_a_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +232,7 @@ def test_results_of_another_type_are_recorded_and_skipped_by_a_search(
     assert listed(shell, "--all-text", "--search", "canary prompt") == {"story": "canary prompt"}
 
 
+@pytest.mark.slow
 def test_the_last_title_applies(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A person or a program can change the title of an ended session; the facts contain only digests."""
     shell = Shell(home, capsys)
@@ -263,6 +267,7 @@ def test_an_invalid_title_is_one_error(
     assert message in ended.err
 
 
+@pytest.mark.slow
 def test_titles_in_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`agentobs.title` sets the title of the caller's session or of an ended one; each call of a decorated function
     has the title of the decorator; an empty title is an error.
@@ -290,6 +295,7 @@ def test_titles_in_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [titles[i] for i in ids if names[i] == "decorated"] == ["of the function"]
 
 
+@pytest.mark.slow
 def test_titles_are_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a live export, nor tables, nor a report, nor a bundle without content contains a title."""
     home, out = tmp_path / "home", tmp_path / "out"
@@ -311,6 +317,7 @@ def test_titles_are_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not files_with(out, "canary")
 
 
+@pytest.mark.slow
 def test_a_search_finds_titles_and_with_all_text_also_content(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -372,6 +379,7 @@ def test_the_search_skips_sessions_without_content(
     assert silent not in sessions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content_only", [True, False])
 def test_pruning_deletes_titles_and_texts(
     home: Path, capsys: pytest.CaptureFixture[str], content_only: bool
@@ -389,6 +397,7 @@ def test_pruning_deletes_titles_and_texts(
     assert not files_with(home, "canary title")
 
 
+@pytest.mark.slow
 def test_texts_of_sealed_content_are_sealed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +431,7 @@ def test_a_read_only_home_has_titles(
     assert not (home / NAME).exists()
 
 
+@pytest.mark.slow
 def test_pages_show_and_search_titles(home: Path) -> None:
     """The list shows titles and finds sessions by them; a click also searches all texts. A session's page has its
     title.
@@ -460,6 +470,7 @@ def test_a_title_is_one_line_of_the_prompt(prompt: str, title: str) -> None:
     assert prompt_title(prompt) == title
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     TRANSCRIPTS is None, reason="no transcripts: set AGENTOBS_TRANSCRIPTS to their folder"
 )

@@ -336,6 +336,7 @@ def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
 YES = ["replays: yes, 2 of 2 (1 with changed directory, date, time zone and hash seed)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fine", "noisy-exit", "raises"])
 def test_an_agent_that_replays_has_a_one_line_verdict(
     verdicts: dict[str, list[str]], name: str
@@ -351,6 +352,7 @@ NEEDS_RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDS_RULES)
 def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str) -> None:
     """The output shows the difference and the rules that would hide it, then the command that adds these rules."""
@@ -361,6 +363,7 @@ def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str
     assert f"         the {rules} would hide this difference; to apply {them}:" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -512,6 +515,7 @@ def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]
     assert (shop / "weighed").read_text() == "recorded\nreplayed\n"
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
     """Ctrl-C while an agent hangs prints one word, leaves no process behind, and keeps the fixture readable."""
     (shop / "pids").write_text("")
@@ -533,6 +537,7 @@ def poll(found: Callable[[], Any]) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("month", range(1, 13))
 @pytest.mark.parametrize("day", [1, 15, 28])
 def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None:
@@ -545,6 +550,7 @@ def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None
     assert now.weekday() != then.weekday()
 
 
+@pytest.mark.slow
 def test_the_clock_is_shifted_in_all_functions() -> None:
     """All functions return the same shifted time; explicit times and the monotonic clock are unchanged.
 

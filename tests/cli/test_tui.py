@@ -120,6 +120,7 @@ def screen(pilot: Pilot[None]) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
+@pytest.mark.slow
 def test_failed_sessions_come_first(home: Home) -> None:
     """The list shows the failed session with its cause first, then the others, the newest first; a filter applies.
 
@@ -143,6 +144,7 @@ def test_failed_sessions_come_first(home: Home) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None:
     """A cause is wrapped and not cut, a completed session shows its failed calls, and signatures are in words."""
     home = a_home(tmp_path)
@@ -177,6 +179,7 @@ def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_a_failed_call_is_selected_and_not_its_approval(tmp_path: Path) -> None:
     """A failed call that a person had approved is selected, although the approval has its ID. Requests have a turn.
 
@@ -215,6 +218,7 @@ def test_a_failed_call_is_selected_and_not_its_approval(tmp_path: Path) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_new_sessions_appear(home: Home) -> None:
     """A session that is recorded meanwhile appears when the list is read again; the cursor stays on its session."""
 
@@ -228,6 +232,7 @@ def test_new_sessions_appear(home: Home) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_the_failed_step_is_selected(home: Home) -> None:
     """An opened session begins with its failure, and keys go to the tab of the steps and to this failure.
 
@@ -259,6 +264,7 @@ def test_the_failed_step_is_selected(home: Home) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_keys_reach_each_failure(home: Home) -> None:
     """Keys select the next and the previous failure, and begin again at the other end."""
     rejected = [attempt(6, 1, at=T0 + at * SECOND, status=529) for at in (1, 2, 3)]
@@ -280,6 +286,7 @@ def test_keys_reach_each_failure(home: Home) -> None:
     driven(home, drive, session_id=session_id(6))
 
 
+@pytest.mark.slow
 def test_content_needs_consent(home: Home) -> None:
     """Prompts, responses and tool data are on no tab before the key, and on the transcript after it, as plain text.
 
@@ -313,6 +320,7 @@ def test_content_needs_consent(home: Home) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
     """If the content was pruned, the transcript states this, and the other tabs work."""
     main(["--home", str(home.path), "prune", "--content-only", "--session", session_id(2)])
@@ -326,6 +334,7 @@ def test_content_that_was_not_kept_is_named(tmp_path: Path, home: Home) -> None:
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_the_transcript_grows_with_the_session(home: Home) -> None:
     """Messages that are recorded meanwhile appear; the selected text stays selected, and open texts stay open.
 
@@ -351,6 +360,7 @@ def test_the_transcript_grows_with_the_session(home: Home) -> None:
     driven(home, drive, session_id=session_id(5), shows_content=True)
 
 
+@pytest.mark.slow
 def test_a_failed_read_is_repeated(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error while reading never ends the application, and the next look reads again without new records."""
     revision, listed = SessionData.revision, SessionData.listed
@@ -410,6 +420,7 @@ def test_a_lane_has_no_control_characters() -> None:
     assert "\x1b" not in _prompt(entry, {}, is_open=True).plain
 
 
+@pytest.mark.slow
 def test_stepping_through_a_recording(home: Home) -> None:
     """Steps appear one by one in both directions, with the cost so far, and playing shows all of them."""
 
@@ -459,6 +470,7 @@ def test_a_missing_package_is_named(
     assert "tui]" in shown
 
 
+@pytest.mark.slow
 def test_an_unknown_session_is_one_error(home: Home) -> None:
     """A session that does not exist is reported before the application starts."""
     ended = on_terminal(home.path, "tui", "nobody")

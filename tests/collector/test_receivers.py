@@ -35,6 +35,7 @@ from tests.collector.telemetry import (
     span,
     spans,
 )
+from tests.marks import mark_all_but_first
 
 
 def rows(home: Path, query: str) -> list[Any]:
@@ -111,29 +112,37 @@ def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "headers", "expected"),
-    [
-        (b"{", JSON, (400, 3, "the body is not an OTLP request for logs")),
-        (b"[" * 100_000, JSON, (400, 3, "the body is not an OTLP request for logs")),
-        (b'{"resourceLogs": 5}', JSON, (400, 3, "the body is not an OTLP request for logs")),
-        (b"", {"content-type": "text/plain"}, (415, 3, "send application/x-protobuf or")),
-        (b"no gzip", {**JSON, "content-encoding": "gzip"}, (400, 3, "the body is not valid gzip")),
-        (
-            gzip.compress(b"{}", mtime=0)[:-2],
-            {**JSON, "content-encoding": "gzip"},
-            (400, 3, "the compressed body is cut off"),
-        ),
-        (
-            gzip.compress(b"{}", mtime=0) * 2,
-            {**JSON, "content-encoding": "gzip"},
-            (400, 3, "the compressed body has more than one part"),
-        ),
-        (b"x", {**JSON, "content-encoding": "br"}, (415, 3, "only be compressed with gzip")),
-        (
-            gzip.compress(b" " * (BODY_BYTES_MAX + 1), mtime=0),
-            {**JSON, "content-encoding": "gzip"},
-            (413, 8, "the decompressed body is longer than 67,108,864 bytes"),
-        ),
-    ],
+    mark_all_but_first(
+        [
+            (b"{", JSON, (400, 3, "the body is not an OTLP request for logs")),
+            (b"[" * 100_000, JSON, (400, 3, "the body is not an OTLP request for logs")),
+            (b'{"resourceLogs": 5}', JSON, (400, 3, "the body is not an OTLP request for logs")),
+            (b"", {"content-type": "text/plain"}, (415, 3, "send application/x-protobuf or")),
+            (
+                b"no gzip",
+                {**JSON, "content-encoding": "gzip"},
+                (400, 3, "the body is not valid gzip"),
+            ),
+            (
+                gzip.compress(b"{}", mtime=0)[:-2],
+                {**JSON, "content-encoding": "gzip"},
+                (400, 3, "the compressed body is cut off"),
+            ),
+            (
+                gzip.compress(b"{}", mtime=0) * 2,
+                {**JSON, "content-encoding": "gzip"},
+                (400, 3, "the compressed body has more than one part"),
+            ),
+            (b"x", {**JSON, "content-encoding": "br"}, (415, 3, "only be compressed with gzip")),
+            (
+                gzip.compress(b" " * (BODY_BYTES_MAX + 1), mtime=0),
+                {**JSON, "content-encoding": "gzip"},
+                (413, 8, "the decompressed body is longer than 67,108,864 bytes"),
+            ),
+        ],
+        pytest.mark.slow,
+        kept=3,
+    ),
     ids=["json", "nested", "shape", "type", "no_gzip", "cut_off", "two_parts", "brotli", "bomb"],
 )
 def test_a_request_that_is_refused(

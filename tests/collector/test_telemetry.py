@@ -62,6 +62,7 @@ def record_requests(home: Path, number: int) -> float:
     return float(usd)
 
 
+@pytest.mark.slow
 def test_differences_from_recorded_requests(tmp_path: Path) -> None:
     """Requests are joined by session and request ID; requests about which both agree have no rows."""
     usd = record_requests(tmp_path, 4)
@@ -103,6 +104,7 @@ def test_a_request_that_failed_is_no_difference(tmp_path: Path) -> None:
     assert rows(tmp_path, "FROM telemetry_comparison") == []
 
 
+@pytest.mark.slow
 def test_a_part_of_a_client_session_without_telemetry(tmp_path: Path) -> None:
     """If a client session is recorded twice, only the recorded session from the time with telemetry is compared."""
     record_requests(tmp_path, 2)
@@ -170,6 +172,7 @@ def test_numbers_that_are_too_large_are_unknown(tmp_path: Path) -> None:
     assert rows(tmp_path, f"SELECT {columns} FROM telemetry_comparison") == [(None, None, None)]
 
 
+@pytest.mark.slow
 def test_lists_of_sessions_leave_telemetry_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_span_stands_in_for_a_missing_log_record(tmp_path: Path) -> None:
     assert rows(tmp_path, f"SELECT {columns} FROM telemetry_requests") == [("req_1", 3, 40.0, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -262,6 +266,7 @@ def test_texts_in_the_form_of_keys_ids_and_models(tmp_path: Path, values: dict[s
             assert b"lovelace".hex().encode() not in data, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -292,6 +297,7 @@ def test_costs_in_text(tmp_path: Path, text: str) -> None:
 CANARIES = ("word", "words with blanks", "/home/ada/secret.txt", "ada@example.org")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("canary", CANARIES)
 def test_texts_in_telemetry_are_not_stored(tmp_path: Path, canary: str) -> None:
     """No text of a person or a model is anywhere in the home, whatever attribute it is in; it is only counted."""
@@ -349,6 +355,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**{name: os.environ[name] for name in names}, "AGENTOBS_HOME": str(home), **more}
 
 
+@pytest.mark.slow
 def test_the_command_collects_until_it_is_stopped(tmp_path: Path) -> None:
     """It prints the variables for Claude Code, and how many records it has received."""
     running = subprocess.Popen(
@@ -400,6 +407,7 @@ def run_record(home: Path, url: str, stdin: str, **more: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost_usd", [None, 0.5])
 def test_a_recorded_command_with_telemetry(tmp_path: Path, cost_usd: float | None) -> None:
     """The last line states whether the telemetry of the command agrees with its recorded requests."""
@@ -423,6 +431,7 @@ def test_a_recorded_command_with_telemetry(tmp_path: Path, cost_usd: float | Non
     )
 
 
+@pytest.mark.slow
 def test_telemetry_that_cannot_be_compared(tmp_path: Path) -> None:
     """Without telemetry, and without requests in it, the last line does not say that both agree."""
     answer = play(streamed(text("Hi")))
@@ -449,6 +458,7 @@ def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_telemetry_of_a_command_within_a_session_has_a_session_of_its_own(tmp_path: Path) -> None:
     """The requests of the command belong to the session of its parent process; its telemetry does not."""
     home = tmp_path / "home"

@@ -58,6 +58,7 @@ def recorded_bodies(home: Home, attempt_id: str) -> tuple[bytes, bytes]:
     return vault.body(asked_id), vault.answer(answered_id).body
 
 
+@pytest.mark.slow
 def test_the_exact_bytes_can_be_downloaded(home: Home, client: Client) -> None:
     """The recorded bytes of request and response can be downloaded as files that no browser displays."""
     for attempt_id in attempts(home):
@@ -71,6 +72,7 @@ def test_the_exact_bytes_can_be_downloaded(home: Home, client: Client) -> None:
             assert got.headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.slow
 def test_request_and_response_are_shown_as_recorded(home: Home, client: Client) -> None:
     """The page shows method, path, recorded headers, the body indented and raw, the stream, and the final message."""
     second = attempts(home)[1]
@@ -94,6 +96,7 @@ def test_redacted_secrets_are_counted_by_kind(home: Home, client: Client) -> Non
     assert "secrets redacted from the request 1" in client.get(f"/attempts/{first}").words
 
 
+@pytest.mark.slow
 def test_facts_are_shown_without_a_click(session_with_retry: tuple[Home, Client]) -> None:
     """The page shows timing, status, provider IDs, tokens, cost by class with its certainty, tool calls, and other
     attempts.

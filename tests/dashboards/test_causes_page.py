@@ -48,6 +48,7 @@ def command_id(release: Release) -> str:
     return f"command:{found}"
 
 
+@pytest.mark.slow
 def test_the_tab_files_lists_the_changes(release: Release, client: Client) -> None:
     """Each change has its turn, sizes, evidence and a link to its call; changed lines are shown after a click."""
     page = f"/sessions/{session_id(release, 'release')}"
@@ -122,6 +123,7 @@ def _levels(html: str, step: str) -> list[str]:
     return re.findall(rf'aria-level="(\d+)"[^>]*data-step="{re.escape(step)}"', html)
 
 
+@pytest.mark.slow
 def test_a_report_lists_the_effects(release: Release) -> None:
     """A report without content numbers the files."""
     with open_store(open_home(release.home)) as store:
@@ -131,6 +133,7 @@ def test_a_report_lists_the_effects(release: Release) -> None:
     assert "result.txt" not in text
 
 
+@pytest.mark.slow
 def test_a_session_without_effects(tmp_path: Path) -> None:
     """The page has no tabs about effects. Their addresses say what to switch on."""
     home = sample_home(tmp_path)

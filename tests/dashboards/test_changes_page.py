@@ -63,6 +63,7 @@ def changes_by_part(old: Any, new: Any) -> dict[str, tuple[str, list[tuple[str, 
     }
 
 
+@pytest.mark.slow
 def test_facts_of_both_requests_are_shown_without_a_click(home: Home, client: Client) -> None:
     """The page shows previous and current counts of messages and bytes, and the changed zones of the prompt."""
     got = client.get(f"/attempts/{attempts(home)[1]}/diff")

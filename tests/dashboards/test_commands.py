@@ -157,6 +157,7 @@ def started(
         yield Started(home, client, session_id, programs, fixtures)
 
 
+@pytest.mark.slow
 def test_freeze_starts_the_shown_command(started: Started) -> None:
     """Freeze runs the command that the page shows; names come after `--`, and the folder is below the given one."""
     folder = started.fixtures / "apply-touch-hacked"
@@ -179,6 +180,7 @@ def test_a_fixture_of_another_session_is_not_replaced(started: Started) -> None:
     assert started.programs[0].arguments[2].endswith(f"hacked-{started.session_id[-8:]}")
 
 
+@pytest.mark.slow
 def test_a_divergence_links_to_its_step(started: Started) -> None:
     """A replay that diverged shows where, without content, and the step of the trace shows the replay."""
     (started.fixtures / "mine").mkdir(parents=True)
@@ -200,6 +202,7 @@ def test_a_divergence_links_to_its_step(started: Started) -> None:
     assert SECRET not in started.client.get(f"/sessions/{started.session_id}/output").html
 
 
+@pytest.mark.slow
 def test_the_code_of_an_imported_session_runs_only_after_a_confirmation(
     home: Home, commands: Commands, programs: list[FakeProgram], fixtures: Path
 ) -> None:
@@ -290,6 +293,7 @@ def test_a_fork_is_shown_for_copying(started: Started) -> None:
     assert 'value="fork"' not in html
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_be_frozen_have_no_button(started: Started) -> None:
     """The page explains why a session cannot be frozen, and a form for it is rejected."""
     [bare] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,6 +184,7 @@ REQUESTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(REQUESTS, st.integers(1, 200))
 def test_the_largest_request_is_always_drawn(

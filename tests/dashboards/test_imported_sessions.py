@@ -30,6 +30,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, C
         yield home, made
 
 
+@pytest.mark.slow
 def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
     """The top of the page states what was imported. No HTTP status, freeze or fork is shown."""
     home, client = imported
@@ -45,6 +46,7 @@ def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
     assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
 
 
+@pytest.mark.slow
 def test_nothing_is_claimed_about_the_cached_prefix(imported: tuple[Home, Client]) -> None:
     """A log has only parts of the requests, so no page calls the cached prefix of an imported request unchanged."""
     home, client = imported
@@ -70,6 +72,7 @@ def test_only_parts_of_a_request_are_called_unchanged() -> None:
     assert new_input(first, None, second | both).unchanged == ""
 
 
+@pytest.mark.slow
 def test_a_recorded_session_is_not_marked(tmp_path: Path) -> None:
     """The page of a recorded session has the HTTP status, and offers to freeze and to fork the session."""
     home = sample_home(tmp_path)

@@ -34,6 +34,7 @@ def test_pages_show_the_original_texts(tmp_path: Path) -> None:
         assert NAME in found.words
 
 
+@pytest.mark.slow
 def test_a_parameter_of_the_sql_page_is_compared_as_a_digest(tmp_path: Path) -> None:
     """A text finds the session that it names, as with `agentobs sql --param`; the result contains the digest."""
     recorded(tmp_path / "home", {"name": NAME, "reason": REASON})

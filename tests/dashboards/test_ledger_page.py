@@ -73,6 +73,7 @@ def cost_output(home: Home, by: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
     """The total and the sums by model and agent equal those of the command: tokens by class, cost, and certainty."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words

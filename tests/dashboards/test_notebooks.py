@@ -70,6 +70,7 @@ def figure(name: str) -> Callable[..., go.Figure]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "session"),
     [
@@ -86,6 +87,7 @@ def test_a_figure_of_a_session(home: Path, name: str, session: object) -> None:
     assert shown.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_RANGE)
 def test_a_figure_of_a_home(home: Path, name: str) -> None:
     """Figures of all sessions can be restricted to a range; outside of all sessions, they state that they are empty."""
@@ -167,6 +169,7 @@ def test_a_missing_home_is_one_error(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_rows_of_a_query(home: Path) -> None:
     """The result of a query is a list of tuples, with the names of the columns; its DataFrame has exact money."""
     rows = agentobs.query(

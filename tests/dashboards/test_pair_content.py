@@ -82,6 +82,7 @@ def changes(store: Store, a: str, b: str) -> list[tuple[str, list[str]]]:
     return [(step["a"]["name"], step["differs"]) for step in steps if step["change"] != "same"]
 
 
+@pytest.mark.slow
 def test_only_confused_ids_are_a_difference(tmp_path: Path) -> None:
     """Two runs that differ only in IDs are identical, also with IDs of another length; swapped IDs are a difference."""
     home = a_home(tmp_path)
@@ -125,6 +126,7 @@ def test_the_shown_difference_has_the_original_text() -> None:
     assert same.change == "same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_content", [True, False])
 def test_prompts_of_two_homes_are_compared_by_text(tmp_path: Path, has_content: bool) -> None:
     """Sessions of two homes, imported into a third one, are compared by their texts; without texts, the page states
@@ -152,6 +154,7 @@ def test_prompts_of_two_homes_are_compared_by_text(tmp_path: Path, has_content: 
     assert ("the content of A and B is missing" in words) is not has_content
 
 
+@pytest.mark.slow
 def test_prompts_of_one_home_are_compared_without_texts(tmp_path: Path) -> None:
     """Without content, prompts of one home are compared by their digests."""
     home = a_home(tmp_path)
@@ -175,6 +178,7 @@ def test_prompts_of_one_home_are_compared_without_texts(tmp_path: Path) -> None:
     assert (gap["reason"], gap["missing_in"]) == ("content_missing", ["a", "b"])
 
 
+@pytest.mark.slow
 def test_a_session_without_content_differs_only_in_known_parts(tmp_path: Path) -> None:
     """If the content of only one session is missing, responses, inputs and results are not compared."""
     home = a_home(tmp_path)
@@ -204,6 +208,7 @@ def record_prompts(home: Home, *sessions: tuple[str, ...]) -> list[str]:
 FIRST, SECOND_PROMPT = "Find the root cause.", "Find the root cause on the replica."
 
 
+@pytest.mark.slow
 def test_a_changed_prompt_is_a_difference(tmp_path: Path) -> None:
     """A changed prompt is a difference of the request that contains it, also in a later interaction. The page shows the
     titles of both sessions.
@@ -228,6 +233,7 @@ def test_a_changed_prompt_is_a_difference(tmp_path: Path) -> None:
     assert "different content new messages" in page.words
 
 
+@pytest.mark.slow
 def test_a_changed_prompt_is_found_without_reading_content(tmp_path: Path) -> None:
     """`agentobs diff` without `--content` reports another first prompt from its keyed digest, which is not shown; the
     page does so if the content was deleted.

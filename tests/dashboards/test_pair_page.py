@@ -71,6 +71,7 @@ def client(home: Home) -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.slow
 def test_two_sessions_are_compared(client: Client) -> None:
     """The page shows changed steps, steps of only one session, the cost of each step, and totals with differences."""
     got = client.get(f"/compare?a={ONE}&b={OTHER}")
@@ -86,6 +87,7 @@ def test_two_sessions_are_compared(client: Client) -> None:
     assert "steps differ." in words
 
 
+@pytest.mark.slow
 def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
     """The page shows the same steps as `agentobs diff --json`. Only the page compares the prompts of later requests,
     because it reads the content.
@@ -131,6 +133,7 @@ def test_without_two_sessions_there_is_a_form(client: Client) -> None:
     assert "<script>" not in client.get("/compare?a=%3Cscript%3E&b=x").html
 
 
+@pytest.mark.slow
 def test_only_changed_steps_on_demand_and_paging(client: Client) -> None:
     """A page of a long comparison has a bounded number of rows, and can be limited to changed steps."""
     got = client.get(f"/compare?a={ONE}&b={LONG}")
@@ -284,6 +287,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(home, made, *ids)
 
 
+@pytest.mark.slow
 def test_an_additional_step_shifts_no_other_step(runs: Runs) -> None:
     """Steps are aligned by what they do: the additional call is found, and the same calls stay aligned."""
     home, client, first, second = runs
@@ -306,6 +310,7 @@ def test_an_additional_step_shifts_no_other_step(runs: Runs) -> None:
     assert "First difference: request /v1/messages only in B" in words
 
 
+@pytest.mark.slow
 def test_texts_are_compared_word_by_word_on_demand(runs: Runs) -> None:
     """The page contains no text. After a click, the changed words of the selected step are marked."""
     _, client, first, second = runs
@@ -331,6 +336,7 @@ def test_texts_of_another_session_are_not_shown(runs: Runs) -> None:
     assert client.press("/compare/texts", **fields).status == 404
 
 
+@pytest.mark.slow
 def test_a_session_is_compared_with_the_previous_run_of_its_name(
     runs: Runs,
 ) -> None:
@@ -346,6 +352,7 @@ def test_a_session_is_compared_with_the_previous_run_of_its_name(
     assert "There is no earlier session" not in client.get(f"/compare?a={first}").words
 
 
+@pytest.mark.slow
 def test_only_a_session_of_the_same_task_is_a_previous_run(tmp_path: Path) -> None:
     """The link says `previous run` if the first messages are the same, and `previous session` if they differ."""
     home = a_home(tmp_path)
@@ -466,6 +473,7 @@ def delegating(home: Home, seed: int, agents: tuple[str, ...], failing: str = ""
         return run.end()
 
 
+@pytest.mark.slow
 def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
     """The head names failed sub-agents, the first step that failed in only one session, and the first different
     content. Sub-agents are paired by their types, so another order of their starts shifts nothing.
@@ -512,6 +520,7 @@ def test_a_step_has_its_turn_and_its_agent_in_both_sessions(runs: Runs) -> None:
     assert "5 / 2: model request" in written
 
 
+@pytest.mark.slow
 def test_agents_have_the_names_of_their_session_pages(tmp_path: Path) -> None:
     """Sub-agents without a type are numbered as on the pages of their sessions, also in the command."""
     home = a_home(tmp_path)
@@ -541,6 +550,7 @@ def test_agents_have_the_names_of_their_session_pages(tmp_path: Path) -> None:
     assert "investigate 1" not in words
 
 
+@pytest.mark.slow
 def test_the_duration_is_that_of_the_session(runs: Runs) -> None:
     """The duration counts concurrent steps and steps of sub-agents once, and includes waits."""
     home, client, first, second = runs

@@ -26,6 +26,7 @@ from dashboards.panels.panels import SHOWN, fleet_panels, panel, rows_of, sessio
 from dashboards.panels.templates import _environment, cell, cost
 from dashboards.report.html_report import range_report, session_report
 from dashboards.style import layout
+from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -91,7 +92,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield opened
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", mark_all_but_first(COUNTED, pytest.mark.slow, kept=5))
 def test_adjacent_ranges_add_up(store: Store, name: str) -> None:
     """The data before and since an instant add up to all data, and each part is smaller than the total."""
 
@@ -118,6 +119,7 @@ def test_sessions_with_the_same_name_are_one_row(store: Store) -> None:
     assert sum(row["saved_usd"] for row in caches) == sum(saved)
 
 
+@pytest.mark.slow
 def test_the_panels_of_a_session(store: Store) -> None:
     """The panels of a session are in a fixed order; panels without data are omitted."""
     found = {each.name: each for each in session_panels(store, session_id(1))}
@@ -132,6 +134,7 @@ def test_the_panels_of_a_session(store: Store) -> None:
     assert session_panels(store, "nobody") == []
 
 
+@pytest.mark.slow
 def test_the_panels_of_a_fleet(store: Store) -> None:
     """The panels of a range contain only data of this range."""
     found = {each.name: each for each in fleet_panels(store)}
@@ -142,6 +145,7 @@ def test_the_panels_of_a_fleet(store: Store) -> None:
     assert fleet_panels(store, since_ns=T0 + 9 * DAY) == []
 
 
+@pytest.mark.slow
 def test_rows_and_bars_open_the_same_list(store: Store) -> None:
     """The rows of a table, and the bars with their names, represent the same filters of the list of sessions."""
     found = {each.name: each for each in fleet_panels(store)}
@@ -255,6 +259,7 @@ def test_costs_are_formatted_with_their_certainty(row: dict[str, Any], expected:
     assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)
 
 
+@pytest.mark.slow
 def test_sentences_tables_and_figures_show_the_same_certainty(uncertain_store: Store) -> None:
     """Sentences, tables and figures mark estimates and lower bounds in the same way."""
     found = {each.name: each for each in fleet_panels(uncertain_store)}
@@ -270,6 +275,7 @@ def test_sentences_tables_and_figures_show_the_same_certainty(uncertain_store: S
     assert any("at least $" in text for text in turns.figure.data[-1].hovertext)
 
 
+@pytest.mark.slow
 def test_reports_show_the_certainty(uncertain_store: Store) -> None:
     """In reports, each session of a range and each step of a session is marked if its cost is inexact."""
     html = range_report(uncertain_store, since_ns=None, until_ns=None, made_ns=T0, light=True)

@@ -114,6 +114,7 @@ def test_a_matching_replay_writes_no_report(shell: Shell) -> None:
     assert (alone.code, "requires --report" in alone.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_comparison_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report shows totals with differences and each step that differs; it has content only with `--content`."""
     ids = []

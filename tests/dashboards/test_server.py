@@ -98,6 +98,7 @@ def rejected(home: Home, *arguments: str, **environment: str) -> str:
     return str(called.exception)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_url_and_ends_cleanly(home: Home, tmp_path: Path) -> None:
     """The command prints the URL, serves until SIGINT, exits with 0, and writes no log.
 
@@ -141,6 +142,7 @@ def test_the_command_prints_a_url_and_ends_cleanly(home: Home, tmp_path: Path) -
     assert not Path(argument.removeprefix("file://")).exists()
 
 
+@pytest.mark.slow
 def test_the_dashboard_opens_after_its_output_is_closed(home: Home) -> None:
     """The URL works even if the next one cannot be printed, such as after `agentobs dashboard | head -2`."""
     process = started(home, "--port", "0")
@@ -254,6 +256,7 @@ def test_an_unusable_certificate_is_an_error(certificate: tuple[Path, Path]) -> 
             bind(DashboardOptions(None, 0, ("localhost",), PASSWORD, *tls))
 
 
+@pytest.mark.slow
 def test_remote_access_with_all_protections(home: Home, certificate: tuple[Path, Path]) -> None:
     """With a name, a password from the environment and TLS, the server starts, and its URL has no token.
 
@@ -319,6 +322,7 @@ def test_a_missing_package_is_named(home: Home) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_many_requests_use_few_threads(home: Home) -> None:
     """Many concurrent requests all get a response, while at most THREADS threads render pages."""
     statuses: list[int] = []

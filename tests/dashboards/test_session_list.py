@@ -134,7 +134,7 @@ def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id"
 
 @pytest.mark.parametrize(
     ("asked", "where"),
-    [
+    mark_all_but_first([
         ({}, "true"),
         ({"q": "coder"}, "name = 'coder'"),
         ({"q": "CODE"}, "name = 'coder'"),
@@ -156,7 +156,7 @@ def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id"
          "started_at >= '2026-10-01' AND started_at < '2026-10-03'"),
         ({"q": "coder", "status": "failed", "cost_from": "0.1"},
          "name = 'coder' AND status = 'failed' AND cost_usd >= 0.1"),
-    ],
+    ], pytest.mark.slow, kept=4),
 )  # fmt: skip
 def test_search_and_filters_agree_with_sql(
     home: Home,
@@ -190,6 +190,7 @@ ORDERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "column",
     # Costs may be unknown, and signatures are not a column of SQL.
@@ -262,6 +263,7 @@ def test_inexact_costs_are_marked(tmp_path: Path) -> None:
     assert words.count("at least") == 2
 
 
+@pytest.mark.slow
 def test_invalid_inputs_are_ignored_and_named(client: Client) -> None:
     """An invalid amount or day is ignored and named in a warning; other invalid values are ignored."""
     words = client.get("/?cost_from=cheap&day_to=soon").words
@@ -284,6 +286,7 @@ EXPECTED_DATE = {
 """The warning about an invalid day, by path."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", "/fleet"])
 def test_days_outside_the_range_are_invalid(client: Client, path: str) -> None:
     """A day before 1970 or after the last day that a time column can store is invalid."""
@@ -341,6 +344,7 @@ def test_an_empty_home_shows_how_to_start(tmp_path: Path) -> None:
         assert client.get("/sql").status == 200
 
 
+@pytest.mark.slow
 def test_the_fleet_page_shows_the_requested_days(home: Home, client: Client) -> None:
     """The fleet page shows the last days, or only the days in its parameters."""
     usual = client.get("/fleet")
@@ -562,6 +566,7 @@ def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
         assert re.findall(r"\d+ calls? failed", client.get("/").html) == ["2 calls failed"]
 
 
+@pytest.mark.slow
 def test_the_last_error_is_described_in_words(tmp_path: Path) -> None:
     """The row of a session whose response was cut states this, and a failed call without an error class is named before
     its outcome; so does the line above the table.

@@ -119,6 +119,7 @@ def step_count(page: str) -> int:
     return len(re.findall(r"<tr>\s*<td class=.at.>", steps))
 
 
+@pytest.mark.slow
 def test_the_header_shows_the_outcome(client: Client) -> None:
     """The header shows name, status, reason, times with their zone, tags, and six key figures."""
     got = client.get(f"/sessions/{FAILED}")
@@ -170,6 +171,7 @@ def test_an_unknown_session_gives_one_sentence(client: Client) -> None:
         assert "<script>" not in got.html
 
 
+@pytest.mark.slow
 def test_steps_are_paged(home: Home, client: Client) -> None:
     """Steps are paged in order, each on one page; a page number after the last page gives the last page."""
     seen: list[str] = []
@@ -192,6 +194,7 @@ def asked_of(home: Home, session: str) -> list[str]:
     return [str(row[0]) for row in found]
 
 
+@pytest.mark.slow
 def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
     """After a result such as `max_turns`, the last error is not called the failure. A cut response is named."""
     got = client.get(f"/sessions/{OUT_OF_TURNS}")
@@ -202,6 +205,7 @@ def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
     assert "Turns 1 (and 1 cut)" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
 
 
+@pytest.mark.slow
 def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
     """On demand, only failed requests, tool calls and decisions are listed, each with a link to its request."""
     everything = client.get(f"/sessions/{FAILED}?tab=steps")
@@ -220,6 +224,7 @@ def test_only_failed_steps_on_demand(home: Home, client: Client) -> None:
     assert "No failed steps." in client.get(f"/sessions/{LONG}?tab=steps&failed=1").words
 
 
+@pytest.mark.slow
 def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
     """A range of turns can be selected; an invalid range in the URL is replaced by an existing one."""
     whole = client.get(f"/sessions/{LONG}")
@@ -272,6 +277,7 @@ def test_names_are_text(client: Client) -> None:
     assert all("src" in each for each in scripts if each.get("type") is None)
 
 
+@pytest.mark.slow
 def test_each_failure_signature_is_listed(client: Client) -> None:
     """Signatures that were found have a suggestion; the others are listed as not found or not checked."""
     words = client.get(f"/sessions/{FAILED}?tab=overview").words.replace("_", " ")
@@ -287,6 +293,7 @@ def test_commands_contain_the_full_id(client: Client) -> None:
         assert f"agentobs {command} {FAILED}" in words
 
 
+@pytest.mark.slow
 def test_live_regions_have_ids(client: Client) -> None:
     """The header, totals, figures and steps have IDs, so that a newer page can replace them.
 
@@ -309,6 +316,7 @@ def test_live_regions_have_ids(client: Client) -> None:
     assert "transcript" not in live["transcript"]
 
 
+@pytest.mark.slow
 def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
     """Each figure has a summary and a table of its rows, for users who cannot see the figure."""
     drawn: list[str] = []
@@ -326,6 +334,7 @@ def test_each_figure_has_a_summary_and_a_table(client: Client) -> None:
     assert {"waterfall", "turns", "context", "time"} <= set(drawn)
 
 
+@pytest.mark.slow
 def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
     """The page shows hooks with their outcome, permission decisions with their source, and each lane."""
     home = sample_home(tmp_path)
@@ -344,6 +353,7 @@ def test_a_session_of_our_loop_shows_hooks_permissions_and_agents(tmp_path: Path
         assert all(f"/attempts/{each}" in steps.links("/attempts/") for each in attempts(home))
 
 
+@pytest.mark.slow
 def test_the_sessions_of_a_conversation_are_linked(client: Client) -> None:
     """A session that was resumed lists all sessions of its conversation with their costs."""
     for one, other in ((9, 10), (10, 9)):
@@ -352,6 +362,7 @@ def test_the_sessions_of_a_conversation_are_linked(client: Client) -> None:
         assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
 
 
+@pytest.mark.slow
 def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
     """The figures of an ended session are cached only until its data changes."""
     home = a_home(tmp_path)
@@ -406,6 +417,7 @@ def test_results_about_an_ended_session_are_cached(home: Home) -> None:
         assert cache.get("second", list) is not second
 
 
+@pytest.mark.slow
 def test_effects_after_the_end_of_a_session_are_shown(tmp_path: Path) -> None:
     """A command that is recorded after its session has ended is shown, although the session was shown before."""
     home, session = a_home(tmp_path), session_id(1)
@@ -423,6 +435,7 @@ def test_effects_after_the_end_of_a_session_are_shown(tmp_path: Path) -> None:
                 assert ("gitlog" in words) is is_recorded
 
 
+@pytest.mark.slow
 def test_plotly_adds_no_blocked_style(client: Client) -> None:
     """The script of Plotly contains no style of maps, which no page uses and the policy would block."""
     got = client.get(f"/sessions/{LONG}")
@@ -434,6 +447,7 @@ def test_plotly_adds_no_blocked_style(client: Client) -> None:
     assert "maplibregl-map{" not in source
 
 
+@pytest.mark.slow
 def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
     """Opening all pages changes no file of a home without a key whose store is up to date."""
     home = a_home(tmp_path)
@@ -463,6 +477,7 @@ def test_viewing_pages_writes_nothing(tmp_path: Path) -> None:
         assert files() == before
 
 
+@pytest.mark.slow
 def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
     """After a home was deleted, each page states that no recordings were found, and does not mention keys."""
     gone = a_home(tmp_path / "gone")
@@ -479,6 +494,7 @@ def test_a_deleted_home_is_reported(tmp_path: Path) -> None:
         assert not gone.path.exists()
 
 
+@pytest.mark.slow
 def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client: Client) -> None:
     """The summary names what compactions wrote to the cache, failed calls, and why a total is a lower bound."""
     [[partly]] = query_rows(
@@ -500,6 +516,7 @@ def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client
     )
 
 
+@pytest.mark.slow
 def test_a_turn_is_opened_by_its_number(home: Home, client: Client) -> None:
     """The number of a turn leads to the step of its request; an unknown turn is reported."""
     [attempt_id] = [

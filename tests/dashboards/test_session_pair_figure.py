@@ -70,6 +70,7 @@ def marks_by_change(figure: Any) -> dict[str, list[float]]:
     }
 
 
+@pytest.mark.slow
 def test_steps_are_side_by_side(comparison: dict[str, Any]) -> None:
     """Each kind of change has its own color and symbol, with a mark on each side that has the step."""
     figure = two_sessions(comparison)

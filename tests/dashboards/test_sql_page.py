@@ -71,6 +71,7 @@ def cells(got: Response) -> list[list[str]]:
     return [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_query_sees_data_that_was_just_recorded(client: Client) -> None:
     """The result is a table that includes data that has not been ingested yet, and the page keeps the statement."""
     sql = "SELECT name, turns FROM sessions ORDER BY name"
@@ -80,6 +81,7 @@ def test_a_query_sees_data_that_was_just_recorded(client: Client) -> None:
     assert sql in got.words
 
 
+@pytest.mark.slow
 def test_parameters_have_form_fields(client: Client) -> None:
     """Each parameter has a field.
 
@@ -109,6 +111,7 @@ REFUSED_TOO = ("SELECT nothing FROM nowhere", "   ", "\x00", "SELECT '" + "(" * 
 """More statements; most of them are run in a new process. tests/store/test_lock_down.py has all attacks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "refused",
     [REFUSED, pytest.param(REFUSED_TOO, marks=pytest.mark.crash)],
@@ -125,6 +128,7 @@ def test_statements_other_than_queries_are_rejected(client: Client, refused: Seq
     assert not Path("/tmp/stolen.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_result_is_text(client: Client) -> None:
     """Values and column names that look like HTML, hide text or control a terminal are shown as text."""
     sql = 'SELECT $evil AS "<b onclick=x>", [$evil] AS list, {"a": $evil} AS struct'
@@ -141,6 +145,7 @@ def test_a_result_is_text(client: Client) -> None:
     assert "\u202e" not in failed.html.partition('id="result"')[2]
 
 
+@pytest.mark.slow
 def test_a_result_is_bounded(client: Client) -> None:
     """Of many rows, wide rows and long values, a page shows a bounded part and a note about the rest."""
     many = run_query(client, "SELECT range FROM range(100000)")
@@ -175,6 +180,7 @@ def test_values_of_every_type_are_shown(client: Client) -> None:
     assert len(row) == 15
 
 
+@pytest.mark.slow
 def test_each_saved_query_can_be_loaded(client: Client) -> None:
     """The page lists all named queries with their descriptions; a loaded query is editable and runs unchanged."""
     page = client.get("/sql").html
@@ -211,6 +217,7 @@ def test_all_tables_and_columns_are_listed(client: Client) -> None:
     assert "fingerprint" not in got.words
 
 
+@pytest.mark.slow
 def test_a_query_is_stopped_at_its_timeout(home: Home) -> None:
     """An endless query is stopped at its timeout, and another query can then run."""
     asks = QueryRunner(Limits(timeout_seconds=0.3))
@@ -260,6 +267,7 @@ def test_long_statements_and_links_with_statements_run_nothing(client: Client) -
     assert query_processes.LIMITS.rows == 200
 
 
+@pytest.mark.slow
 def test_ids_are_links(tmp_path: Path) -> None:
     """IDs of sessions and attempts are links to their pages, and a tool call to its step; other texts are not links."""
     home = open_home(tmp_path / "home")
@@ -291,6 +299,7 @@ def test_ids_are_links(tmp_path: Path) -> None:
         assert hostile.links("/attempts/") == []
 
 
+@pytest.mark.slow
 def test_a_result_is_exported(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result is a CSV or a JSON file. A file with a part of the rows states this, and no file is sent for an
     error.

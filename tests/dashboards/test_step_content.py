@@ -59,6 +59,7 @@ def client(home: Home) -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.slow
 def test_the_messages_of_a_request(home: Home, client: Client) -> None:
     """The new messages of a request and its response are rendered, or shown as plain text."""
     first, second = attempts(home)
@@ -71,6 +72,7 @@ def test_the_messages_of_a_request(home: Home, client: Client) -> None:
     assert "canary-answer" in later.html
 
 
+@pytest.mark.slow
 def test_a_call_is_shown_with_the_result_that_the_model_got(home: Home, client: Client) -> None:
     """The input and the result of a call are shown without those of other calls; a long result can be downloaded."""
     first, second = attempts(home)
@@ -103,6 +105,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Cli
         yield home, made
 
 
+@pytest.mark.slow
 def test_the_results_of_our_agent_loop(sample: tuple[Home, Client]) -> None:
     """A result that was recorded when the tool ran is shown, even if no request contains it."""
     home, client = sample
@@ -114,6 +117,7 @@ def test_the_results_of_our_agent_loop(sample: tuple[Home, Client]) -> None:
     assert "Result from look" in got.words
 
 
+@pytest.mark.slow
 def test_the_error_of_a_request_and_of_a_call(sample: tuple[Home, Client]) -> None:
     """The text of an error is shown after a click: what the provider responded, or the result of the tool."""
     home, client = sample
@@ -167,6 +171,7 @@ def call_of(home: Home, session: str) -> list[str]:
     return [str(each) for each in row]
 
 
+@pytest.mark.slow
 def test_the_error_names_the_tool_as_the_page_does(failures: tuple[Home, Client]) -> None:
     """If facts have a digest in place of the name of a tool, its error is titled with the original name."""
     home, client = failures
@@ -196,6 +201,7 @@ def test_an_exception_is_shown_as_its_class_and_message(failures: tuple[Home, Cl
         assert "builtins" not in each.html
 
 
+@pytest.mark.slow
 def test_a_retry_shows_the_messages_of_its_request(sample: tuple[Home, Client]) -> None:
     """The messages of a retry are new since the previous request, not since the failed attempt."""
     home, client = sample

@@ -102,6 +102,7 @@ def looping_session(number: int) -> list[Record]:
     return talk.whole()
 
 
+@pytest.mark.slow
 def test_a_view_does_not_change(home: Home, reader: Reader) -> None:
     """The view of a page does not change while data is recorded.
 
@@ -122,6 +123,7 @@ def test_a_view_does_not_change(home: Home, reader: Reader) -> None:
     assert reader.revision() > before
 
 
+@pytest.mark.slow
 def test_the_revision_changes_only_with_new_data(home: Home, complete_reader: Reader) -> None:
     """The revision changes if data is recorded, and stays the same otherwise."""
     reader = complete_reader
@@ -141,6 +143,7 @@ def test_the_revision_changes_only_with_new_data(home: Home, complete_reader: Re
     until(lambda: reader.revision() != before)
 
 
+@pytest.mark.slow
 def test_a_running_session_is_visible(home: Home, reader: Reader) -> None:
     """A running session is listed as running with each turn that was written, then with its end."""
     recorder = Recorder(home)
@@ -161,6 +164,7 @@ def test_a_running_session_is_visible(home: Home, reader: Reader) -> None:
         assert select(view, "SELECT status FROM app.listing") == [{"status": "completed"}]
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_noticed(home: Home, reader: Reader) -> None:
     """The session of a killed process is shown as crashed, although the process could not write anything."""
     code = """
@@ -218,6 +222,7 @@ def test_requests_do_not_wait_for_a_slow_opening(
         until(lambda: seen(reader) == ["first", "second"])
 
 
+@pytest.mark.slow
 def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, reader: Reader) -> None:
     """At most MOST_OPEN connections are open, and each is closed with its last reader."""
     record(home, conversation(1, name="0"))
@@ -240,6 +245,7 @@ def test_old_states_are_bounded_and_closed_by_their_last_reader(home: Home, read
     assert len(seen(reader)) == MOST_OPEN + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "kind"),
     [
@@ -311,6 +317,7 @@ def test_a_home_without_sessions_is_not_an_error(reader: Reader) -> None:
         assert view.named("cost_by_day") == []
 
 
+@pytest.mark.slow
 def test_signatures_are_computed_last_and_kept(
     home: Home, complete_reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +393,7 @@ def test_queries_are_interrupted_when_the_application_ends(home: Home) -> None:
     assert isinstance(stopped[0].__cause__, duckdb.InterruptException)
 
 
+@pytest.mark.slow
 def test_concurrent_writers_and_readers(home: Home) -> None:
     """Agents that record concurrently lose nothing, each page gets a response, and finally all sessions are listed."""
     record(home, conversation(1, name="agent"))
@@ -441,6 +449,7 @@ def test_unexpected_errors_become_agentobs_errors(
     assert result.value.found == "cannot be read: RuntimeError"
 
 
+@pytest.mark.slow
 def test_an_error_is_shown_until_the_next_check_succeeds(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_intervals_contain_the_rate(calls: int, data: st.DataObject) -> None:
     assert low < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [tool_latency, tool_errors])
 def test_missing_values_and_markup(draw: object, rows: Rows) -> None:
     """Rows of nulls are drawn without an error, names are shown as text, and tools above the maximum are counted."""

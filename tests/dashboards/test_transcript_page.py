@@ -78,6 +78,7 @@ def pages(home: Home) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> None:
     """The pages of the session, its ledger, requests, changes and comparison have no content before a click, except the
     title of the session, which is a text without effect. Exports have no content.
@@ -91,6 +92,7 @@ def test_no_page_contains_content_before_a_click(home: Home, client: Client) -> 
         assert "canary" not in got.html or not path.startswith("/sessions.")
 
 
+@pytest.mark.slow
 def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) -> None:
     """A link, a prefetch and a form of another site get no content; a GET is redirected to the page of the session."""
     path = f"/sessions/{only_session(home)}/transcript"
@@ -243,6 +245,7 @@ def withheld(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Withheld]:
         yield Withheld(home, client, sessions)
 
 
+@pytest.mark.slow
 def test_unrecorded_content_has_no_button(withheld: Withheld) -> None:
     """If content was not recorded, the page explains this without a button, and so does a direct request."""
     got = withheld.client.get(f"/sessions/{withheld.sessions['unrecorded']}?tab=transcript")
@@ -253,6 +256,7 @@ def test_unrecorded_content_has_no_button(withheld: Withheld) -> None:
     assert "canary" not in result
 
 
+@pytest.mark.slow
 def test_pruned_content_is_explained(withheld: Withheld) -> None:
     """The page shows the day of the pruning, and states that the facts were kept."""
     session, client = withheld.sessions["pruned"], withheld.client
@@ -267,6 +271,7 @@ def test_pruned_content_is_explained(withheld: Withheld) -> None:
     assert "was pruned on" in client.press(f"/attempts/{first[0]}/exchange").words
 
 
+@pytest.mark.slow
 def test_damaged_content_affects_only_itself(withheld: Withheld) -> None:
     """Damaged content is replaced by an explanation, and the rest of the transcript is shown."""
     result = withheld.client.press(withheld.transcript("damaged"))
@@ -277,6 +282,7 @@ def test_damaged_content_affects_only_itself(withheld: Withheld) -> None:
     assert "Oslo is" not in result.words
 
 
+@pytest.mark.slow
 def test_encrypted_content_needs_its_key(withheld: Withheld) -> None:
     """Without the key, the pages show all facts and name the key; with the key, they show the content."""
     path, client = withheld.transcript("encrypted"), withheld.client
@@ -288,6 +294,7 @@ def test_encrypted_content_needs_its_key(withheld: Withheld) -> None:
         assert "canary-prompt" in client.press(path).words
 
 
+@pytest.mark.slow
 def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
     """The lane of a sub-agent can be selected; failed attempts show their error, and thinking is collapsed."""
     home = sample_home(tmp_path)
@@ -326,6 +333,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, str
         yield made, only_session(home)
 
 
+@pytest.mark.slow
 def test_a_transcript_is_paged(long: tuple[Client, str]) -> None:
     """The pages contain the complete session, and a page does not repeat the messages of earlier pages."""
     client, session = long
@@ -339,6 +347,7 @@ def test_a_transcript_is_paged(long: tuple[Client, str]) -> None:
     assert "41–45 of 45" in result[2]
 
 
+@pytest.mark.slow
 def test_calls_are_paired_with_their_results(long: tuple[Client, str]) -> None:
     """A result is shown once, at its call, even if the call is the last one of a page; each turn has its time."""
     client, session = long
@@ -354,6 +363,7 @@ def test_calls_are_paired_with_their_results(long: tuple[Client, str]) -> None:
     assert "Result from clock" not in second.html.partition('id="turn-21"')[0]
 
 
+@pytest.mark.slow
 def test_a_turn_can_be_opened(long: tuple[Client, str]) -> None:
     """A number of a turn opens the page that contains it; a turn in the URL is part of the button."""
     client, session = long

@@ -428,6 +428,7 @@ def long_session(turns: int = 1000, agents: int = 40) -> WaterfallData:
     return rows, path
 
 
+@pytest.mark.slow
 def test_a_thousand_turns_have_bounded_bars() -> None:
     """Of 5,000 intervals, at most the allowed number of bars is drawn; their counts add up, and hover texts
     show them.
@@ -545,6 +546,7 @@ def sessions(draw: st.DrawFn) -> Rows:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(sessions(), st.integers(1, 60))
 def test_every_interval_is_drawn_once_without_overlaps(rows: Rows, most: int) -> None:
@@ -569,6 +571,7 @@ STRETCHES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 60)), max_siz
 )
 
 
+@pytest.mark.slow
 @given(STRETCHES, st.integers(1, 6))
 def test_tracks_are_as_few_as_possible(intervals: list[Interval], most: int) -> None:
     """There are as many tracks as the maximum number of concurrent intervals, and no track has two at a time."""

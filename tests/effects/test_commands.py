@@ -76,6 +76,7 @@ def contents(home: Path) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.slow
 def test_each_command_has_its_facts_and_its_tool_call(home: Path) -> None:
     """Exit code, signal, sizes and the tool call of each command; a command of a command has the same call."""
     rows = query(
@@ -94,6 +95,7 @@ def test_each_command_has_its_facts_and_its_tool_call(home: Path) -> None:
     assert all(0 <= each == ended < ABSURD_NS for each, ended in times)
 
 
+@pytest.mark.slow
 def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
     """Arguments, directory and the ends of the streams; a long stream is cut in the middle."""
     first, _, _, inner, long = contents(home)
@@ -131,6 +133,7 @@ def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
+@pytest.mark.slow
 def test_a_command_without_requests_is_told_what_to_try(tmp_path: Path) -> None:
     """Its commands are recorded, and the last line states that no request came."""
     arguments = ["record", "--effects", "commands", "--", "sh", "-c", "sh -c 'exit 4'; exit 3"]

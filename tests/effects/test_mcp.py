@@ -67,6 +67,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "home"
 
 
+@pytest.mark.slow
 def test_servers_that_are_not_observed_are_named(tmp_path: Path) -> None:
     """The configuration in the arguments of a program that another program starts is not changed."""
     (tmp_path / "mcp.json").write_text(
@@ -91,6 +92,7 @@ def test_servers_that_are_not_observed_are_named(tmp_path: Path) -> None:
     assert query("SELECT count(*) FROM mcp_calls", home=tmp_path / "home") == [(0,)]
 
 
+@pytest.mark.slow
 def test_each_call_has_its_facts_and_its_tool_call(home: Path) -> None:
     """Calls, errors of both kinds, a server that ends, and the tool call of each."""
     rows = query(
@@ -121,6 +123,7 @@ def test_each_call_has_its_facts_and_its_tool_call(home: Path) -> None:
     assert all(each == ended and (each is None or 0 <= each < ABSURD_NS) for each, ended in times)
 
 
+@pytest.mark.slow
 def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
     assert query("SELECT count(*) FROM mcp_requests WHERE content IS NOT NULL", home=home) == [(9,)]
     assert all(
@@ -212,6 +215,7 @@ def test_copies_of_configurations(tmp_path: Path) -> None:
     assert list(copies.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_copies_of_a_killed_recorder_are_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

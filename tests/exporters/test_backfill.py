@@ -180,6 +180,7 @@ def test_metrics_are_deltas_over_the_times_of_the_recording(
         assert not [each for each in ids if each in str([point for _, _, point in data_points])]
 
 
+@pytest.mark.slow
 def test_each_record_is_sent_once(home: Home) -> None:
     """A second backfill sends only new recordings, even if the store was rebuilt."""
     with Collector() as collector:
@@ -226,6 +227,7 @@ def test_an_interrupted_backfill_is_continued(
         assert calls == 7
 
 
+@pytest.mark.slow
 def test_a_killed_backfill_is_continued(home: Home, recorded: tuple[Path, Collector, str]) -> None:
     """If a backfill is killed between two messages, the next backfill sends the remaining items.
 
@@ -462,6 +464,7 @@ def test_open_spans_of_a_killed_process_are_sent_as_abandoned(tmp_path: Path) ->
         assert send(home, collector).sessions == 0
 
 
+@pytest.mark.slow
 def test_the_page_size_does_not_change_the_output(
     recorded: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,6 +563,7 @@ def test_the_command_reads_headers_from_a_named_variable(
         assert err.count("error: ") == 3
 
 
+@pytest.mark.slow
 def test_content_without_an_opt_in_is_not_sent(home: Home) -> None:
     """In every beta profile, only the spans of the opted-in session have content; send positions have none."""
     words = ("nothing in", "Hello", "wrote x", "Look somewhere", "Done.")

@@ -146,6 +146,7 @@ def answers(home: Home) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 def test_queries_return_the_same_results_on_another_machine(home: Home, elsewhere: Home) -> None:
     """Every named query returns the same results after an import, with exact costs, except for segment files."""
     assert verify(elsewhere).ok, verify(elsewhere).lines()
@@ -162,6 +163,7 @@ def test_queries_return_the_same_results_on_another_machine(home: Home, elsewher
     assert len(mine) > 40
 
 
+@pytest.mark.slow
 def test_a_session_imported_with_content_freezes_to_the_same_fixture(
     home: Home, bundle_with_content: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_session_imported_with_content_freezes_to_the_same_fixture(
     assert "2 tool calls" in frozen.output
 
 
+@pytest.mark.slow
 def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Path) -> None:
     """Importing the same sessions again changes nothing, and a second bundle of them has identical bytes."""
     again = made(home, tmp_path / "again.bundle")
@@ -194,6 +197,7 @@ def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Pa
     assert {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_bundle_without_content_contains_no_text_of_the_session(
     elsewhere: Home, bundled: Path, tmp_path: Path
 ) -> None:
@@ -295,6 +299,7 @@ def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None
         assert account.encode() not in base64.b64decode(sealed)
 
 
+@pytest.mark.slow
 def test_an_import_with_content_replaces_one_without_content(
     other: Home, bundled: Path, bundle_with_content: Path, tmp_path: Path
 ) -> None:
@@ -319,6 +324,7 @@ def test_a_recorded_session_is_not_replaced_by_its_bundle(home: Home, bundled: P
     assert sums(home) == before
 
 
+@pytest.mark.slow
 def test_a_deleted_session_is_not_imported_again(other: Home, bundled: Path) -> None:
     """A repeated import, with or without content, does not restore a deleted session and reports this."""
     gone = ids(other)[0]
@@ -329,6 +335,7 @@ def test_a_deleted_session_is_not_imported_again(other: Home, bundled: Path) -> 
     assert gone not in ids(other)
 
 
+@pytest.mark.slow
 def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) -> None:
     """If a recorded session was deleted, its bundle does not restore it in this home, but can be imported elsewhere."""
     home = open_home(tmp_path / "home")
@@ -351,6 +358,7 @@ def test_a_recorded_and_deleted_session_is_not_imported_again(tmp_path: Path) ->
     assert ids(other) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_replacement_is_completed_by_the_next_import(
     home: Home, other: Home, bundle_with_content: Path
 ) -> None:
@@ -372,6 +380,7 @@ def test_an_interrupted_replacement_is_completed_by_the_next_import(
     assert "already imported" in run(other, "import", "bundle", bundle_with_content).output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_before", [True, False])
 def test_the_origin_of_a_session_is_known_even_if_its_import_dies(
     bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_before: bool

@@ -38,6 +38,7 @@ from agentobs.store.duckdb.retention import prune
 from agentobs.store.named_queries import query_names
 from replay.freeze.conversion import freeze
 from tests.exporters.recount import TABLE, count, folder
+from tests.marks import mark_all_but_first
 from tests.store.recordings import attempt, end, record, session_id, start
 
 TRANSCRIPTS = folder()
@@ -77,7 +78,7 @@ def test_the_committed_counts_match_the_logs() -> None:
 
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
-@pytest.mark.parametrize("client_id", SESSIONS)
+@pytest.mark.parametrize("client_id", mark_all_but_first(SESSIONS, pytest.mark.slow, kept=40))
 def test_a_session_is_imported_completely(
     imported: duckdb.DuckDBPyConnection, client_id: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_every_session_is_in_the_views(imported: duckdb.DuckDBPyConnection) -> N
     assert listed == [(each, True, True, "claude-code", True) for each in expected]
 
 
+@pytest.mark.slow
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
 def test_every_session_is_in_every_query(imported: duckdb.DuckDBPyConnection) -> None:
@@ -263,6 +265,7 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_an_agent_is_named_by_the_type_that_its_call_asked_for(tmp_path: Path) -> None:
     """Pages and tables name a sub-agent by its type, whether or not the call waited for the agent."""
     task = {**TASK, "input": {"prompt": "look", "subagent_type": "Explore"}}
@@ -352,6 +355,7 @@ def test_facts_contain_no_text_and_no_file_names(tmp_path: Path) -> None:
         assert word in content
 
 
+@pytest.mark.slow
 def test_a_longer_log_replaces_its_earlier_import(tmp_path: Path) -> None:
     """The longer log replaces the earlier import: each entry exists once, even in a rebuilt store."""
     home = open_home(tmp_path / "home")
@@ -391,6 +395,7 @@ def messages(home: Home) -> list[str]:
     return [row[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_shorter_log_replaces_nothing(tmp_path: Path) -> None:
     """An import of only some of a session's files, or of an old copy, is skipped with a message and changes nothing."""
     home = open_home(tmp_path / "home")
@@ -415,6 +420,7 @@ def test_a_shorter_log_replaces_nothing(tmp_path: Path) -> None:
     assert messages(home) == ["msg_1"]
 
 
+@pytest.mark.slow
 def test_files_that_are_not_logs_are_skipped(tmp_path: Path) -> None:
     """Pipes, dangling links and malformed lines are reported, the other files are imported, and the exit code is 1."""
     home = open_home(tmp_path / "home")
@@ -487,6 +493,7 @@ PROXIED = json.loads(json.dumps(CONVERSATION).replace('"msg_', '"msg_1_'))
 """A log whose two responses have the message IDs of the recorded attempts 1 and 4."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["recorded first", "imported first", "imported in between"])
 def test_responses_that_a_proxy_recorded_count_once(tmp_path: Path, order: str) -> None:
     """Log and recording of one session count once, in both orders and at the same time; both have the client's ID."""
@@ -549,6 +556,7 @@ def test_a_session_that_was_recorded_completely_is_not_imported(tmp_path: Path) 
     assert look() == (0, 0)
 
 
+@pytest.mark.slow
 def test_following_continues_if_a_directory_disappears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,6 +582,7 @@ def test_following_continues_if_a_directory_disappears(
     assert (checks, messages(home)) == (3, ["msg_1", "msg_4"])
 
 
+@pytest.mark.slow
 def test_a_repeated_import_reads_only_changed_sessions(tmp_path: Path) -> None:
     """Sessions that did not change are not read again; if a session grew, all of its files are read."""
     home, seen = open_home(tmp_path / "home"), Seen()

@@ -61,6 +61,7 @@ def adds_up(statistics: DeliveryStatistics) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "count"),
     mark_all_but_first(
@@ -458,6 +459,7 @@ def overloaded() -> Iterator[str]:
         yield collector.endpoint
 
 
+@pytest.mark.slow
 def test_unreachable_collectors_do_not_affect_the_agent(tmp_path: Path) -> None:
     """With dead, hung and overloaded collectors, the agent ends in time and with limited memory.
 

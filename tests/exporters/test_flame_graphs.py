@@ -67,6 +67,7 @@ def covered_ns(rows: list[tuple[int, int]]) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["acting", "delegating"])
 def test_time_adds_up_to_the_wall_time_of_each_lane(
     connection: duckdb.DuckDBPyConnection, name: str
@@ -145,6 +146,7 @@ def stacks_of(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
     return list(flame_graphs._lane_stacks(list(flame_graphs._nodes(intervals).values())))
 
 
+@pytest.mark.slow
 def test_the_depth_of_stacks_is_limited() -> None:
     """Chains of 20,000 parents and cyclic parents are drawn, and no stack is deeper than the limit."""
     rows: list[tuple[Any, ...]] = [("i", None, "interaction", 0, 1_000_000)]
@@ -181,6 +183,7 @@ def test_the_speedscope_file_follows_the_schema(home: Home, tmp_path: Path) -> N
     assert names == {"acting, main", "delegating, main", "delegating, main/toolu_1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["time", "cost"])
 def test_folded_stacks_add_up_to_the_totals(home: Home, tmp_path: Path, of: str) -> None:
     """Each line consists of frames and an integer; the integers add up to the totals of all selected sessions."""

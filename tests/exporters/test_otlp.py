@@ -455,6 +455,7 @@ def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_open_spans_are_limited_and_sent_as_abandoned() -> None:
     """The number of open spans is limited: the oldest are sent as abandoned.
 
@@ -661,6 +662,7 @@ def test_convention_names_are_in_one_module() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_reported() -> None:
     """Without the extra, the import raises an error that names the package to install."""
     hide = "import sys; sys.modules[{hidden!r}] = None; import {module}"

@@ -172,6 +172,7 @@ def foreign(count: int) -> None:
                         messages.append({"role": "user", "content": [{**result, "content": "no"}]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_interactions_of_another_client_inside_a_span_of_the_program(
     tmp_path: Path, count: int

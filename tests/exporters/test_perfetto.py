@@ -159,6 +159,7 @@ def queried(path: Path) -> tuple[list[Any], int, list[float]]:
         return slices, arrows, [row.value for row in counted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [run_agent, run_delegation])
 def test_the_trace_of_a_recorded_session_equals_the_live_trace(tmp_path: Path, what: Any) -> None:
     """Both traces have the same slices, arrows, counters and notes.
@@ -314,6 +315,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_readable_trace(tmp_path: Path) -> None:
     """After a kill, ended spans have an end in the file, and open spans have none."""
     ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False)

@@ -75,6 +75,7 @@ def test_a_tool_of_the_provider_is_a_span_within_its_request(profile: str) -> No
     } == {(None, 1, 0.003), ("too_many_requests", 1, 0.003)}
 
 
+@pytest.mark.slow
 def test_show_and_the_session_page_list_the_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

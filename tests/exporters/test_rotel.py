@@ -105,6 +105,7 @@ def test_rotel_forwards_all_three_signals(tmp_path: Path, protocol: Any) -> None
         assert {"agentobs.session", "agentobs.tool"} <= {name for name, _, _ in downstream.logs()}
 
 
+@pytest.mark.slow
 def test_rotel_forwards_a_backfill_of_every_profile(tmp_path: Path) -> None:
     """Spans, events and data points of each profile arrive at the downstream collector, complete and unchanged."""
     home = sample_home(tmp_path / "home")

@@ -26,6 +26,7 @@ from agentobs.store.named_queries import query_names
 from agentobs.store.port import Statement
 from exporters.row_files import write_file
 from exporters.row_text import write_csv
+from tests.marks import mark_all_but_first
 from tests.store.recordings import a_home, conversation, record
 from tests.store.test_export_rows import run
 
@@ -64,6 +65,7 @@ def test_an_arrow_file_contains_the_values_of_the_table(tmp_path: Path) -> None:
                         assert theirs == mine
 
 
+@pytest.mark.slow
 def test_every_named_query_can_be_exported(tmp_path: Path) -> None:
     """The rows of all queries can be written to formats with column types."""
     home = a_home(tmp_path)
@@ -92,7 +94,7 @@ def write(
     return write_file(store, Statement(sql, frozenset(parameters)), parameters, path)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow))
 def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
     """Rows of 190 MB are written with a memory limit of 128 MB, a batch at a time."""
     path = tmp_path / f"rows.{form}"
@@ -144,6 +146,7 @@ for _ in range(30):
 """
 
 
+@pytest.mark.slow
 def test_an_export_ends_when_its_query_fails(tmp_path: Path) -> None:
     """An export ends when its query fails, instead of waiting for DuckDB's writer threads.
 
@@ -181,6 +184,7 @@ def test_every_start_of_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
         assert list(csv.reader(file)) == [["a", "b"], [f"'{sign}1", f"x{sign}1"]]
 
 
+@pytest.mark.slow
 def test_every_public_table_and_view_can_be_exported(tmp_path: Path) -> None:
     """Internal tables are not offered; exporting one of them is an error."""
     home = a_home(tmp_path)

@@ -19,6 +19,7 @@ from tests.exporters.collector import Collector
 from tests.exporters.otlp_decoder import TelemetryItem, plain_pairs, read
 from tests.exporters.sample_session import PRICED, sample_home
 from tests.exporters.test_backfill import send
+from tests.marks import mark_all_but_first
 
 pytestmark = pytest.mark.xdist_group("semconv")
 PROFILE_VARIANTS = [*((name, False) for name in PROFILES), ("both", True)]
@@ -52,6 +53,7 @@ def messages(collector: Collector) -> Iterator[TelemetryItem]:
         yield from read(message.signal, message.body, is_json=collector.protocol == "http/json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "beta"), PROFILE_VARIANTS)
 def test_the_complete_output(
     items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],
@@ -115,13 +117,17 @@ NAMES: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(
     ("profile", "reader"),
-    [
-        ("both", "latest"),
-        ("both", "1.41 cache"),
-        ("genai-latest", "latest"),
-        ("genai-1.41", "1.41"),
-        ("openinference", "openinference"),
-    ],
+    mark_all_but_first(
+        [
+            ("both", "latest"),
+            ("both", "1.41 cache"),
+            ("genai-latest", "latest"),
+            ("genai-1.41", "1.41"),
+            ("openinference", "openinference"),
+        ],
+        pytest.mark.slow,
+        kept=80,
+    ),
 )
 def test_the_attributes_contain_the_numbers_of_the_store(
     items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],

@@ -73,6 +73,7 @@ def written(path: Path, *lines: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @NEEDED
 @pytest.mark.parametrize("name", NAMES)
 def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> None:
@@ -93,6 +94,7 @@ def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> N
     assert replayed.progress.requests_matched == len(file.exchanges)
 
 
+@pytest.mark.slow
 @NEEDED
 def test_an_imported_file_is_in_every_query(tmp_path: Path) -> None:
     """Queries about sessions, calls or costs contain the imported data; all other queries run without an error."""
@@ -147,6 +149,7 @@ def test_cost_uses_the_prices_of_the_recorded_day(tmp_path: Path) -> None:
     assert {str(usd) for _, usd in rows} == {"0.003150000000"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", ["9999-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
 def test_an_impossible_time_is_replaced(tmp_path: Path, far: str) -> None:
     """An exchange whose year the store cannot represent is treated as an exchange without a time."""
@@ -157,6 +160,7 @@ def test_an_impossible_time_is_replaced(tmp_path: Path, far: str) -> None:
     assert [at[:23] for (at,) in rows] == ["2026-02-03 04:05:06", "2026-02-03 04:05:06.001"]
 
 
+@pytest.mark.slow
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     """An unchanged file is not imported again: not from another path, and not after its session was deleted.
 
@@ -178,6 +182,7 @@ def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     assert [each.is_new for each in bring_in(home, path).files] == [False]
 
 
+@pytest.mark.slow
 def test_only_invalid_lines_are_skipped(tmp_path: Path) -> None:
     """An invalid line is reported with its file and number; other lines are imported into an incomplete session."""
     home = open_home(tmp_path / "home")
@@ -203,6 +208,7 @@ def test_only_invalid_lines_are_skipped(tmp_path: Path) -> None:
     assert "incomplete" in str(frozen.exception)
 
 
+@pytest.mark.slow
 def test_only_unreadable_files_are_skipped(tmp_path: Path) -> None:
     """Pipes, dangling links and empty directories are reported; the other files are imported."""
     home, files, empty = open_home(tmp_path / "home"), tmp_path / "files", tmp_path / "empty"
@@ -283,6 +289,7 @@ def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
     assert KEY.encode() not in content + facts + home_bytes
 
 
+@pytest.mark.slow
 def test_progress_is_not_shown_without_a_terminal(tmp_path: Path) -> None:
     """Without a terminal, an import prints no control characters."""
     home = open_home(tmp_path / "home")
@@ -302,6 +309,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert "no such file" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_files_without_headers_are_reported(tmp_path: Path) -> None:
     """If a file contains no headers, the import reports this, because a replay compares recorded headers."""
     home = open_home(tmp_path / "home")

@@ -52,6 +52,7 @@ def test_an_assertion_is_appended_to_test_fixed() -> None:
     assert with_assertion(source, "assert x") == expected
 
 
+@pytest.mark.slow
 def test_verdicts_contain_the_outcomes_of_pytest(tmp_path: Path) -> None:
     """Verdicts contain the outcome and the message of each test, without the source of the test."""
     (tmp_path / "test_bot.py").write_text(

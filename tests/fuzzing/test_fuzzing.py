@@ -25,6 +25,7 @@ from tests.fuzzing.stream_targets import environments
 from tests.fuzzing.targets import TARGETS
 from tests.importers.recorded_agent import lines
 from tests.importers.test_claude_code_requests import SESSION, main_log
+from tests.marks import mark_all_but_first
 from tests.store.recordings import session_id
 
 
@@ -68,7 +69,12 @@ FOUND: list[tuple[str, bytes | Callable[[bytes], bytes]]] = [
 """The inputs that failed, by target, or how they differ from a valid one. `HOST` is the server's host and port."""
 
 
-@pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.quick])
+@pytest.mark.parametrize(
+    "name",
+    mark_all_but_first(
+        [name for name, each in TARGETS.items() if each.quick], pytest.mark.slow, kept=12
+    ),
+)
 def test_changed_inputs_cause_only_documented_errors(name: str, tmp_path: Path) -> None:
     """A few mutated inputs of each target are accepted, or refused with a documented error."""
     target = TARGETS[name]

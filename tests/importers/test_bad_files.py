@@ -34,6 +34,7 @@ from tests.importers.recorded_agent import (
     rewind_trace,
     run,
 )
+from tests.marks import mark_all_but_first
 from tests.shared_stores import shared_store
 
 PAIRS = recorded_pairs()
@@ -61,7 +62,7 @@ def file_name(kind: str) -> str:
     return ending if kind == "orca" else f"bad{ending}"
 
 
-@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("kind", mark_all_but_first(GOOD, pytest.mark.slow, kept=2))
 def test_bad_files_are_refused(tmp_path: Path, kind: str) -> None:
     """Empty, binary, truncated, wrongly encoded and other files: one line each, and the status is 1."""
     home = open_home(tmp_path / "home")
@@ -209,6 +210,7 @@ def files(draw: st.DrawFn, kind: str) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GOOD)
 @given(data=st.data())
 @settings(

@@ -26,6 +26,7 @@ from tests.importers.recorded_agent import (
     run,
     session_of,
 )
+from tests.marks import mark_all_but_first
 
 PAIRS = recorded_pairs()
 STREAMED = recorded_pairs(stream=True)
@@ -87,6 +88,7 @@ def in_chunks(value: dict[str, Any], pairs: list[Pair]) -> None:
         each["response"]["headers"].append({"name": "Transfer-Encoding", "value": "chunked"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [in_base64, in_gzip, decoded, in_brotli, in_chunks])
 @pytest.mark.parametrize("pairs", [PAIRS, STREAMED], ids=["whole", "stream"])
 def test_bodies_are_decoded(tmp_path: Path, change: Any, pairs: list[Pair]) -> None:
@@ -98,6 +100,7 @@ def test_bodies_are_decoded(tmp_path: Path, change: Any, pairs: list[Pair]) -> N
     assert bodies(home) == [pair.response_body for pair in pairs]
 
 
+@pytest.mark.slow
 def test_events_of_a_stream_replace_its_body(tmp_path: Path) -> None:
     """Chrome stores the events of a stream in a separate list, and may leave out the body."""
     value = har(STREAMED)
@@ -119,6 +122,7 @@ def test_events_of_a_stream_replace_its_body(tmp_path: Path) -> None:
     assert replayed(home, tmp_path / "fixture", stream=True) == TEXTS
 
 
+@pytest.mark.slow
 def test_bodies_in_files_are_read(tmp_path: Path) -> None:
     """Playwright can store bodies as files; its mode `minimal` has neither times nor sizes nor a page."""
     value = har(PAIRS)
@@ -134,6 +138,7 @@ def test_bodies_in_files_are_read(tmp_path: Path) -> None:
     assert replayed(home, tmp_path / "fixture", stream=False) == TEXTS
 
 
+@pytest.mark.slow
 def test_a_body_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     """The name of a body's file cannot lead to another folder."""
     home = open_home(tmp_path / "home")
@@ -148,12 +153,15 @@ def test_a_body_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        {"size": 512, "mimeType": "application/json"},
-        {"size": 512, "mimeType": "", "text": ""},
-        {"mimeType": "x"},
-        {},
-    ],
+    mark_all_but_first(
+        [
+            {"size": 512, "mimeType": "application/json"},
+            {"size": 512, "mimeType": "", "text": ""},
+            {"mimeType": "x"},
+            {},
+        ],
+        pytest.mark.slow,
+    ),
 )
 def test_missing_response_bodies_are_reported(tmp_path: Path, content: dict[str, Any]) -> None:
     """A response without its body has a cost of at least 0; the session is marked as incomplete and cannot be

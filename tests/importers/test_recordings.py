@@ -31,6 +31,7 @@ from tests.importers.recorded_agent import (
     session_of,
     stored_bytes,
 )
+from tests.marks import mark_all_but_first
 
 MANIFEST = {"schema_version": "0.1.0", "run_id": "run_9f2c14a03b71"}
 
@@ -65,7 +66,9 @@ ALL = pytest.mark.parametrize("kind", FORMATS)
 
 
 @ALL
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    "stream", mark_all_but_first([False, True], pytest.mark.slow), ids=["whole", "stream"]
+)
 def test_an_imported_recording_is_priced_and_replayed(
     tmp_path: Path, kind: str, stream: bool
 ) -> None:
@@ -89,6 +92,7 @@ def test_an_imported_recording_is_priced_and_replayed(
     assert verify(home).ok
 
 
+@pytest.mark.slow
 @ALL
 def test_importing_again_adds_nothing(tmp_path: Path, kind: str) -> None:
     """A file is imported once: not again from its folder, and not after its session was deleted."""
@@ -104,6 +108,7 @@ def test_importing_again_adds_nothing(tmp_path: Path, kind: str) -> None:
     assert deleted.output == "0 sessions imported, 1 already imported\n"
 
 
+@pytest.mark.slow
 @ALL
 def test_secrets_in_headers_are_never_written(tmp_path: Path, kind: str) -> None:
     """Neither the key of the request nor a cookie of the response is in any file, even if a body repeats the key."""
@@ -118,6 +123,7 @@ def test_secrets_in_headers_are_never_written(tmp_path: Path, kind: str) -> None
     assert WORD.encode() not in facts + home.database.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [("vcr", "w.yaml"), ("har", "w.har"), ("agent-rewind", "w.rewind")]
 )
@@ -130,6 +136,7 @@ def test_compressed_files_are_read(tmp_path: Path, kind: str, name: str) -> None
     assert run(home, "import", kind, path).output == "0 sessions imported, 1 already imported\n"
 
 
+@pytest.mark.slow
 def test_sessions_without_headers_are_replayed(tmp_path: Path) -> None:
     """If a recording lacks the version or has placeholders instead, a replay accepts any value of these headers."""
     home = open_home(tmp_path / "home")
@@ -147,6 +154,7 @@ def test_sessions_without_headers_are_replayed(tmp_path: Path) -> None:
     assert replayed(home, tmp_path / "fixture", stream=False) == TEXTS
 
 
+@pytest.mark.slow
 def test_other_files_in_a_folder_are_skipped_in_one_line(tmp_path: Path) -> None:
     """Cassettes of other providers and other YAML files in a folder are counted; they are not an error."""
     home = open_home(tmp_path / "home")
@@ -174,6 +182,7 @@ def test_the_help_names_the_format(kind: str, tmp_path: Path) -> None:
     assert f"\n  {kind} " in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vcr", "har", "orca"])
 def test_bodies_are_stored_as_they_were_recorded(tmp_path: Path, kind: str) -> None:
     """The bodies of requests and responses are those of the file, byte for byte; times are those of the file."""

@@ -50,6 +50,7 @@ calls = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(calls)
 def test_the_parts_add_up_to_the_cost(found: list[tuple[Usage, int]]) -> None:
@@ -105,6 +106,7 @@ def test_splitting_a_session_does_not_change_the_sum(
     assert both.status == total.status
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.lists(calls, max_size=6).map(lambda lists: [call for each in lists for call in each]))
 def test_the_meter_agrees_with_the_store(

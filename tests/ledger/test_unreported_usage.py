@@ -20,6 +20,7 @@ from agentobs.provider.anthropic.cloud_frames import unframe
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
 from agentobs.store.duckdb.connection import connect
+from tests.marks import mark_all_but_first
 from tests.provider_script import cut, script, streamed, text
 from tests.store.recordings import MODEL, a_home, attempt, end, record, start
 
@@ -56,7 +57,7 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     "exchange",
-    [
+    mark_all_but_first([
         answered(json.dumps(WHOLE).encode()[:-40], ending="cut"),
         answered(b"", SSE, ending="cancelled"),
         answered(b"event: message_start\ndata: " + json.dumps(BEGUN).encode()[:-60], SSE, ending="cut"),
@@ -64,7 +65,7 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
         answered(b"", status=None, ending="error", failure=Failure("ReadTimeout", "")),
         answered(json.dumps({**WHOLE, "usage": None}).encode()),
         answered(b"<html>", "text/html"),
-    ],
+    ], pytest.mark.slow, kept=3),
     ids=["body", "headers", "start", "waiting", "timeout", "null", "proxy"],
 )  # fmt: skip
 def test_a_response_without_counts_is_a_lower_bound(
@@ -79,6 +80,7 @@ def test_a_response_without_counts_is_a_lower_bound(
     assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:unreported")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "exchange",
     [

@@ -204,6 +204,7 @@ SILENT = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage"
 STOP = {"type": "message_stop"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "counts", "certainty"),
     [

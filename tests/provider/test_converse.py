@@ -88,6 +88,7 @@ def agent(
 both = pytest.mark.parametrize("live", [False, True], ids=["complete", "streamed"])
 
 
+@pytest.mark.slow
 @both
 def test_a_session_is_recorded_priced_and_replayed(tmp_path: Path, live: bool) -> None:
     """Turns, tools, model, usage and money are recorded, no credential is written, and the session replays."""

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 MODULES_MAX = 13
@@ -97,6 +99,7 @@ def sources() -> Iterator[tuple[str, Path]]:
                 yield name, path
 
 
+@pytest.mark.slow
 def test_few_modules_know_the_shape_of_a_provider() -> None:
     """Only the dialect and the readers of the provider's billing reports know the shape."""
     knowing = [name for name, path in sources() if any(shapes_in(path))]

@@ -149,6 +149,7 @@ def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
     assert PASS.encode() not in written
 
 
+@pytest.mark.slow
 @both
 def test_views_and_queries_count_the_turns_of_the_dialect(home: Path, live: bool) -> None:
     """Each complete response is a turn of the session, with its context and its tokens."""

@@ -285,6 +285,7 @@ def test_a_connection_serves_several_requests(tmp_path: Path) -> None:
     assert len(peers) == 1
 
 
+@pytest.mark.slow
 def test_many_streams_at_once(tmp_path: Path) -> None:
     """A hundred streams that are all open at the same time are recorded completely."""
     count, events = 100, message_events(text("one"))

@@ -66,6 +66,7 @@ def record(
     )
 
 
+@pytest.mark.slow
 def test_a_command_is_recorded(home: Path, tmp_path: Path) -> None:
     """Its requests are a session with its name, its exit code, its arguments as content, and the names of variables."""
     script = tmp_path / "client.py"
@@ -96,6 +97,7 @@ def test_a_command_is_recorded(home: Path, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_command_that_sends_nothing_gets_advice(home: Path) -> None:
     """The exit code stays, and the last line states what to try."""
     ended = record(home, "http://127.0.0.1:1", "--", "sh", "-c", "cat; exit 4", input="passed on")
@@ -143,6 +145,7 @@ def test_endings(script: str, expected: Ending) -> None:
     assert found.is_interrupted == (script == "kill -INT $$")
 
 
+@pytest.mark.slow
 def test_signals_reach_the_command(home: Path, tmp_path: Path) -> None:
     """Ctrl-C of a terminal is the command's to handle, and SIGTERM for the recorder is passed on."""
     script = (
@@ -167,6 +170,7 @@ def test_signals_reach_the_command(home: Path, tmp_path: Path) -> None:
     assert process.returncode == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("goes_on", "status"), [(False, "interrupted"), (True, "completed")])
 def test_ctrl_c_ends_a_session_even_with_exit_code_0(
     home: Path, tmp_path: Path, goes_on: bool, status: str
@@ -199,6 +203,7 @@ def test_ctrl_c_ends_a_session_even_with_exit_code_0(
     assert found == (status,)
 
 
+@pytest.mark.slow
 def test_the_terminal_is_the_command_s(home: Path) -> None:
     """A program that asks for its terminal finds it."""
     pid, terminal = pty.fork()
@@ -222,6 +227,7 @@ def test_the_terminal_is_the_command_s(home: Path) -> None:
     assert b"got typed" in output
 
 
+@pytest.mark.slow
 def test_a_killed_recorder_loses_nothing(home: Path, tmp_path: Path) -> None:
     """What had arrived is in the journal, and the session does not stay open."""
     script = tmp_path / "client.py"
@@ -257,6 +263,7 @@ def test_a_killed_recorder_loses_nothing(home: Path, tmp_path: Path) -> None:
     assert (status, turns) == ("crashed", 1)
 
 
+@pytest.mark.slow
 def test_a_proxy_without_a_command(home: Path) -> None:
     """It prints the variables to set, and when it ends, what it has recorded."""
     with raw_provider([play(streamed(text("ok")))]) as provider:
@@ -300,6 +307,7 @@ def test_inherited_files_stay_open() -> None:
         os.close(reading)
 
 
+@pytest.mark.slow
 def test_the_key_of_a_gateway_in_the_arguments_is_not_written(home: Path) -> None:
     """A key of any form is recognized, because the request has it in a header."""
     key = "gateway-key-0123456789"

@@ -35,6 +35,7 @@ def remains(each: Planted, text: str) -> bool:
     return any(each.secret[at : at + size] in text for at in range(len(each.secret) - size + 1))
 
 
+@pytest.mark.slow
 def test_assigned_values_are_found() -> None:
     """At least 95 of 100 passwords and keys are redacted, in complete texts and in streams, and at least 80 of 100 in
     each notation.
@@ -92,6 +93,7 @@ def test_commands_without_secrets_are_not_redacted(text: bytes) -> None:
     assert redact(text) == text
 
 
+@pytest.mark.slow
 def test_benign_texts_are_not_redacted() -> None:
     """In code, data, lists of files and prose, at most one place in 100 KB is mistaken for a secret."""
     for name, texts in corpora(2_000_000).items():

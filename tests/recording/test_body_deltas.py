@@ -79,6 +79,7 @@ def check(raw_bodies: list[bytes]) -> list[Body]:
     return understood
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(conversations())
 def test_every_body_is_rebuilt_and_parsed(bodies: list[bytes]) -> None:

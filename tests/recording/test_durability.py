@@ -55,6 +55,7 @@ def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
         shutil.rmtree(made.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", mark_all_but_first(range(4), pytest.mark.crash))
 def test_recordings_survive_a_power_loss(seed: int, tmp_path: Path) -> None:
     """All of 200 possible disk states can be opened without losing a synced record; with `always`, without losing an

@@ -110,6 +110,7 @@ def test_encrypted_content_is_read_with_its_key(
     freeze(only_session(tmp_path / "sealed"), tmp_path / "frozen", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "error_text"),
     [("", "sealed, and there is no key"), (OTHER, "sealed with a different key")],

@@ -39,6 +39,7 @@ from tests.agent.agent_runs import events_of
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.agent.scenarios import count, fetch, look, write
 from tests.agentobs_warnings import own_warnings
+from tests.marks import mark_all_but_first
 from tests.recording.faulty_files import ERRORS, OPERATIONS, Faulty, Plan, once, permanently
 from tests.store.recordings import SECOND, T0, attempt, consent, end, session_id, start, tool
 
@@ -156,7 +157,7 @@ def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
     assert names.count("UsageRow") == 6
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", mark_all_but_first(OPERATIONS, pytest.mark.slow, kept=4))
 def test_a_system_call_that_fails_once(operation: str, tmp_path: Path) -> None:
     """If any system call of the write path fails once, no exception is raised, and the next session is complete."""
     faults = itertools.cycle((*ERRORS, "short", "EINTR"))
@@ -166,6 +167,7 @@ def test_a_system_call_that_fails_once(operation: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_system_call_that_fails_permanently(operation: str, tmp_path: Path) -> None:
     """After a permanent failure, the records that were written can be read, and all others are counted."""
@@ -572,6 +574,7 @@ INTERFACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("error", [RuntimeError("ours"), MemoryError(), SystemExit(1)], ids=repr)
 def test_an_internal_error_never_reaches_the_agent(
@@ -644,6 +647,7 @@ def test_recording_does_not_change_the_agent_loop(tmp_path: Path, unrecorded: li
     assert events(tmp_path, lambda name, count: None) == unrecorded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_failing_call_does_not_change_the_agent_loop(
     operation: str, tmp_path: Path, unrecorded: list[str]

@@ -27,6 +27,7 @@ def test_the_matrix_has_at_least_200_combinations() -> None:
     assert len(MIDDLES) * len(ENDS) * len(HELD) >= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", mark_all_but_first(range(4), pytest.mark.crash))
 def test_no_combination_loses_or_duplicates_records(group: int, tmp_path: Path) -> None:
     """In each combination, every emitted record is recorded once, by the process that emitted it, and the process ends

@@ -79,6 +79,7 @@ def test_no_yielded_object_is_kept(home: Path, refs: list[weakref.ref[Frame]]) -
     assert len(refs) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "thrown into", "left"])
 def test_no_reference_cycle_is_left(home: Path, refs: list[weakref.ref[Frame]], how: str) -> None:
     """However a generator ends, its objects are freed without the garbage collector."""

@@ -225,6 +225,7 @@ def test_a_session_records_its_repository(shop: Path, tmp_path: Path) -> None:
     assert not files_with(home, "canary-token")
 
 
+@pytest.mark.slow
 def test_names_are_shown_locally(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,6 +325,7 @@ def test_a_program_records_the_state_again(shop: Path, tmp_path: Path) -> None:
     assert row == (before, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["missing", "slow"])
 def test_what_git_cannot_tell_is_unknown(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
@@ -382,6 +384,7 @@ def test_values_do_not_change() -> None:
         Repository(Path(), Path(), "x").branch = "y"  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     TRANSCRIPTS is None, reason="no transcripts: set AGENTOBS_TRANSCRIPTS to their folder"
 )

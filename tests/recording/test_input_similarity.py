@@ -66,6 +66,7 @@ def test_the_hash_depends_on_the_key() -> None:
     assert similarity({"city": "Bern"}, KEY) == -7378315752065449901
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_input_has_a_hash(value: Any) -> None:
     """Any input that a model may send has a hash of 64 bits."""

@@ -68,6 +68,7 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     """If any bit of a segment is flipped, the reader reports damage or a gap, and yields no wrong value."""
     file, _ = write_segment(tmp_path / "home")

@@ -101,6 +101,7 @@ def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
     return existing_home(home), line.value()["session_id"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_stream_is_recorded(tmp_path: Path) -> None:
     """If a process is killed during a stream, the request, the usage so far, and all but the last 4 KiB of the response
     are recorded.

@@ -85,6 +85,7 @@ TRIP = Shape(
 """One interaction with two sub-agents, each named after its call."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overloaded", [(), ("Study Rome",), ("Study Rome", "Plan a trip")])
 def test_parallel_sub_agents_are_lanes_of_one_interaction(
     tmp_path: Path, overloaded: Sequence[str]
@@ -104,12 +105,14 @@ def test_sub_agents_of_frameworks_with_many_tasks_are_lanes(tmp_path: Path) -> N
     assert recorded(tmp_path, lambda url: run(url, "Plan a trip")) == TRIP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [False, True], ids=["sequential", "threads"])
 def test_sub_agents_of_threads_are_lanes_of_one_interaction(tmp_path: Path, threads: bool) -> None:
     """It does not matter whether sub-agents run in a pool of threads or one after another."""
     assert recorded(tmp_path, lambda url: run_threads(url, "Plan a trip", threads=threads)) == TRIP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [None, False, True], ids=["tasks", "sequential", "threads"])
 def test_nested_sub_agents_are_nested_lanes(tmp_path: Path, threads: bool | None) -> None:
     """A sub-agent of a sub-agent is a lane below its lane, in the same interaction."""
@@ -126,6 +129,7 @@ def test_nested_sub_agents_are_nested_lanes(tmp_path: Path, threads: bool | None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [None, False, True], ids=["tasks", "sequential", "threads"])
 def test_equal_prompts_of_sub_agents_have_their_own_lanes(
     tmp_path: Path, threads: bool | None
@@ -137,6 +141,7 @@ def test_equal_prompts_of_sub_agents_have_their_own_lanes(
     assert sorted(found.turns.values()) == [[1, 2]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tools", "in_steps"),
     [((), False), (("ask",), False), (("ask",), True)],
@@ -155,6 +160,7 @@ def test_independent_conversations_are_separate_interactions(
     assert len(found.turns) == (3 if not tools else 3 + 2 + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_own_task", [True, False], ids=["two tasks", "task and parent"])
 def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path, in_own_task: bool) -> None:
     """A conversation is independent of a tool call that is open when it starts, if its task was started before."""
@@ -264,6 +270,7 @@ def test_side_requests_are_not_turns(tmp_path: Path) -> None:
     assert rows(home, "SELECT result FROM interactions") == [("success",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [pydantic_agent, tool_runner], ids=["pydantic-ai", "tool runner"]
 )
@@ -280,6 +287,7 @@ def test_agents_of_frameworks_are_lanes_of_one_interaction(tmp_path: Path, modul
     assert rows(tmp_path / "home", "SELECT count(DISTINCT trace_id) FROM spans") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["Plan a trip", "Plan one trip twice"])
 def test_sessions_with_derived_lanes_replay(tmp_path: Path, prompt: str) -> None:
     """A frozen session with parallel sub-agents of a foreign client replays ten times out of ten."""

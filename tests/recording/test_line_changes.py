@@ -116,6 +116,7 @@ def logged_patches() -> Iterator[tuple[int, int]]:
                 yield sum(x[0] == "+" for x in lines if x), sum(x[0] == "-" for x in lines if x)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not TRANSCRIPTS.is_dir(), reason="no logs: set AGENTOBS_TRANSCRIPTS to their folder"
 )

@@ -27,6 +27,7 @@ from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import serving
 from tests.exporters.collector import Collector
 from tests.exporters.sample_agents import recording
+from tests.marks import mark_all_but_first
 from tests.replay.agents import frozen, last_session
 from tests.replay.raw_provider import JSON, SSE, Play, play_chunks, raw_provider
 from tests.replay.wire_recordings import NOWHERE
@@ -204,7 +205,7 @@ WAYS: dict[str, list[ModelExchange]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mark_all_but_first(WAYS, pytest.mark.slow, kept=2))
 def test_each_event_counts_once(tmp_path: Path, way: str) -> None:
     """Turns, calls, usage and interactions are the same, however often and in whatever order the events are seen."""
     with stored(tmp_path, WAYS[way]) as database:
@@ -444,6 +445,7 @@ def test_declared_names_of_custom_tools_are_readable(tmp_path: Path) -> None:
     assert rows == [("bash", None), ("read_page", "wiki"), ("refund", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -529,6 +531,7 @@ def test_a_session_with_a_managed_agent_replays(tmp_path: Path) -> None:
     assert replay.progress.requests_matched == 4
 
 
+@pytest.mark.slow
 def test_show_and_the_pages_of_a_session_list_its_turns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

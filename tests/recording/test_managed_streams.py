@@ -119,6 +119,7 @@ class Facts:
         return Counter(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gzip", [False, True])
 @pytest.mark.parametrize("size", [1, 97, 1000, 100_000])
 def test_facts_in_pieces_are_those_of_the_whole(
@@ -230,6 +231,7 @@ def json_body(value: dict[str, Any]) -> Play:
     return play_chunks(200, JSON, json.dumps(value).encode())
 
 
+@pytest.mark.slow
 def test_backends_the_store_and_pages_show_a_stream_in_progress(tmp_path: Path) -> None:
     """Turns, calls and costs are there before the stream ends, and not twice after it has ended."""
     go_on, shown = threading.Event(), threading.Event()
@@ -357,6 +359,7 @@ with agentobs.session("killed"):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_during_a_stream_has_its_facts(tmp_path: Path) -> None:
     """After a kill, the recording contains the turns, calls and costs so far, and the request in progress; a list in
     another session adds only what is missing.

@@ -42,6 +42,7 @@ def replied(*answers: httpx2.Response) -> httpx2.MockTransport:
     return httpx2.MockTransport(lambda request: next(remaining))
 
 
+@pytest.mark.slow
 def test_an_abandoned_stream_is_recorded(home: Path) -> None:
     """The exchange of an abandoned stream ends as cancelled when the stream is garbage collected."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
@@ -55,6 +56,7 @@ def test_an_abandoned_stream_is_recorded(home: Path) -> None:
     assert (exchange.answer.status, exchange.answer.ending) == (200, "cancelled")
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_closed_event_loop_is_recorded(home: Path) -> None:
     """If the event loop of an open stream is closed, the chunks that were read are recorded."""
     events = message_events(text("hello"))
@@ -99,6 +101,7 @@ def test_an_open_stream_ends_with_its_session(home: Path) -> None:
         assert len(list(stream)) == len(message_events(text("ok")))
 
 
+@pytest.mark.slow
 def test_a_process_exit_ends_open_exchanges(home: Path) -> None:
     """A script that exits with an unread stream leaves a complete recording and prints nothing."""
     with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:

@@ -222,6 +222,7 @@ class Counted(Sequence[Chunk]):
         return ModelExchange(Place("5" * 32), "6" * 32, 0, 1, 2, question, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 @pytest.mark.parametrize("content", ["vault", "off"])
 def test_the_cost_of_a_part_does_not_depend_on_the_length(encoding: str, content: str) -> None:
@@ -253,6 +254,7 @@ def test_the_cost_of_a_part_does_not_depend_on_the_length(encoding: str, content
     assert (len(b"".join(parts)) > 50_000 * len(delta("word000000 of it "))) == (content == "vault")
 
 
+@pytest.mark.slow
 def test_a_secret_in_several_chunks_is_in_no_part() -> None:
     """A key whose letters arrive in separate chunks, at any time between two checks, is in none of the written
     parts.

@@ -290,6 +290,7 @@ MCP_REQUESTS: list[tuple[dict[str, Any], list[bool]]] = [
 """Requests, and whether they declare the tool `read_page` and the server `wiki`."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("request_body", "declared"), MCP_REQUESTS)
 def test_names_of_mcp_tools_are_readable_if_the_request_declares_them(
     tmp_path: Path, request_body: dict[str, Any], declared: list[bool]
@@ -440,6 +441,7 @@ def test_provider_calls_are_not_calls_of_the_client(tmp_path: Path) -> None:
     assert rows(tmp_path, sql, exchange(1, [call(1), found(1)])) == [(0, "success", 0, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("toolset", "names"),
     [

@@ -242,6 +242,7 @@ def test_a_span_or_event_is_returned_as_it_was(record: Record) -> None:
     assert queue.get() == (record, queue_bytes(record), 1)
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_does_not_track_waiting_ends_of_spans() -> None:
     """A thousand waiting ends of spans are not a thousand objects that a garbage collection visits."""
     queue = RecordQueue(lambda: True, durably=False)

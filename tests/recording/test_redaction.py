@@ -84,6 +84,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 def test_hostile_text_is_searched_in_linear_time() -> None:
     """In a text that consists only of prefixes of secrets, the number of calls per byte does not grow with the length
     of the text.

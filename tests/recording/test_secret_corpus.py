@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from agentobs.provider.anthropic.streams import assemble
 from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream
 from agentobs.redaction import apply, disjoint, find, redact
@@ -16,6 +18,7 @@ from tests.recording.test_stream_secrets import STREAM, cut, stream
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_planted_secrets_are_found() -> None:
     """At least 99 of 100 planted secrets are redacted, in complete texts and in streams: 124 kinds in 10 contexts."""
     missed = [*_missed_in_texts(), *_missed_in_streams()]
@@ -44,6 +47,7 @@ def _missed_in_streams() -> Iterator[Planted]:
             yield each
 
 
+@pytest.mark.slow
 def test_a_stream_is_searched_like_its_complete_text() -> None:
     """The search in the distinct parts of a stream misses nothing that the search in all of its bytes finds."""
     chance = random.Random(4)

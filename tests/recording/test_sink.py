@@ -336,6 +336,7 @@ def test_a_failing_consumer_is_removed_if_warnings_are_errors(
     assert "broken consumer" not in error_output  # the text of the error may contain anything
 
 
+@pytest.mark.slow
 def test_garbage_collection_may_emit_during_an_emit() -> None:
     """A record that the garbage collector emits while a consumer runs does not wait and causes no error."""
     shared, seen = Sink(), list[Record]()

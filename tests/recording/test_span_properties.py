@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ class Model:
             tracing.sweep(0)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_spans_end_once_and_have_the_right_parent(steps: list[tuple[str, int, int]]) -> None:

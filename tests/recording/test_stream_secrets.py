@@ -173,6 +173,7 @@ def test_any_bytes_can_be_searched(body: bytes) -> None:
     assert find_in_stream(body) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 3_000, 9_000])
 @pytest.mark.parametrize("size", [5, 40])
 @pytest.mark.parametrize("kind", ["text_delta", "input_json_delta"])

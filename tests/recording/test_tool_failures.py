@@ -275,6 +275,7 @@ def test_a_result_in_the_next_request_shows_how_it_failed(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 @NEEDS_CORPORA
 def test_each_error_in_recorded_traffic_has_a_cause(tmp_path: Path) -> None:
     """Every tool result that is marked as an error in the recorded traffic is `returned` or `refused`, and no other
@@ -291,6 +292,7 @@ def test_each_error_in_recorded_traffic_has_a_cause(tmp_path: Path) -> None:
     assert len(names) == len(corpus.files())
 
 
+@pytest.mark.slow
 @NEEDS_CORPORA
 def test_each_error_in_a_log_has_a_cause(tmp_path: Path) -> None:
     """Every failed call of an imported log is `returned` or `refused`."""

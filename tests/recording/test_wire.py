@@ -368,6 +368,7 @@ def _packed(data: bytes, encoding: str) -> bytes:
     return packed
 
 
+@pytest.mark.slow
 def test_an_endless_stream_needs_limited_memory(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Writt
     return folder / "home", facts
 
 
+@pytest.mark.slow
 def test_events_have_the_fields_of_the_catalog(recorded: tuple[Path, list[WrittenFact]]) -> None:
     """Each event of the agent loop has only the numbers and labels that the catalog defines for its kind."""
     seen = set()
@@ -112,6 +113,7 @@ def test_events_have_the_fields_of_the_catalog(recorded: tuple[Path, list[Writte
     assert len(seen) >= 12, sorted(seen)
 
 
+@pytest.mark.slow
 def test_live_and_stored_events_are_the_same_stream(
     recorded: tuple[Path, list[WrittenFact]],
 ) -> None:

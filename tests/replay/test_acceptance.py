@@ -232,6 +232,7 @@ def shell(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return status, output.out + output.err
 
 
+@pytest.mark.slow
 def test_every_printed_command_works(
     looker: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import agentobs
 from agentobs.records.exchanges import ModelExchange
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, last_session
 from tests.replay.raw_provider import (
@@ -145,7 +146,7 @@ CALLS: dict[str, tuple[Callable[[aiohttp.ClientSession, str], Awaitable[Any]], P
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", mark_all_but_first(CALLS, pytest.mark.slow, kept=5))
 def test_a_session_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
     """The program gets the same response, or the same exception of aiohttp, live and in a replay."""
     call, response = CALLS[name]
@@ -247,6 +248,7 @@ with agentobs.record_all(home=sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_aiohttp_may_be_imported_later(tmp_path: Path) -> None:
     """aiohttp and other optional libraries are not imported by agentobs, and aiohttp is recorded although the program
     imports it after `record_all`.

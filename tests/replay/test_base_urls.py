@@ -69,6 +69,7 @@ def agent(client_for: Callable[[str], Any]) -> Callable[[str], str]:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLIENTS)
 def test_turns_and_tools_are_counted_on_every_platform(tmp_path: Path, name: str) -> None:
     """On every platform, turns, tool calls and tokens are counted, and the endpoint contains only the constant parts of

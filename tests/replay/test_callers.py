@@ -33,6 +33,7 @@ from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Answer, Origin, Place, Question
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.playback import completion_order
+from tests.marks import mark_all_but_first
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.overlapping_requests import record_overlapping
@@ -175,7 +176,9 @@ def test_sub_agents_in_swapped_order_receive_their_own_responses(tmp_path: Path)
             assert replay.run(run_crew, gather_twice, names) == received
 
 
-@pytest.mark.parametrize("start", STARTERS, ids=lambda start: start.__name__)
+@pytest.mark.parametrize(
+    "start", mark_all_but_first(STARTERS, pytest.mark.slow), ids=lambda start: start.__name__
+)
 def test_sub_agents_receive_their_own_responses_however_they_start(
     tmp_path: Path, start: Any
 ) -> None:
@@ -517,6 +520,7 @@ def in_other_thread(order: Sequence[str], url: str | None = None) -> list[str]:
 PLANNED = ("a", "b", "check", "send")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", [in_tasks, in_main_thread, in_other_thread], ids=lambda run: run.__name__
 )
@@ -551,6 +555,7 @@ def shared_jobs(order: Sequence[str], url: str | None = None) -> list[str]:
             return sorted([*at_once, *in_turn])
 
 
+@pytest.mark.slow
 def test_jobs_of_one_pool_thread_may_run_in_any_order(tmp_path: Path) -> None:
     """Jobs that ran one after the other in one thread of a pool may send their requests in any order."""
     received: list[Any] = []
@@ -615,6 +620,7 @@ def idle_threads(count: int) -> Iterator[None]:
             each.join()
 
 
+@pytest.mark.slow
 def test_many_idle_threads_do_not_block_a_response(tmp_path: Path) -> None:
     """A response that waits in vain for another request is released even if the process has hundreds of threads, whose
     check takes longer than the pause between two checks of the response.
@@ -756,6 +762,7 @@ async def with_new_ids(crew: Crew, names: Sequence[str]) -> None:
     await asyncio.gather(*map(explore, names))
 
 
+@pytest.mark.slow
 def test_random_ids_do_not_match_by_chance(tmp_path: Path) -> None:
     """Each of twelve agents receives its own response even if the argument nearest to the request is a random ID."""
     names = [f"agent-{number}" for number in range(12)]

@@ -99,6 +99,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fixture, Path]:
     return frozen(tmp, run, "library"), tmp / "home"
 
 
+@pytest.mark.slow
 def test_both_processes_record_one_session(library: tuple[Fixture, Path]) -> None:
     """Parent and child record one session in two segments, and the child's requests are in a lane below the tool
     call.
@@ -131,6 +132,7 @@ def test_a_replayed_tool_starts_no_process(library: tuple[Fixture, Path]) -> Non
     assert agent.started == []
 
 
+@pytest.mark.slow
 def test_a_child_replays_from_the_recording_of_its_parent(library: tuple[Fixture, Path]) -> None:
     """If the tool runs live, its process receives recorded responses, and the child's functions are replayed too."""
     agent = Library(None)
@@ -143,6 +145,7 @@ def test_a_child_replays_from_the_recording_of_its_parent(library: tuple[Fixture
     assert "lane main/toolu_1/researcher" in replayed.trajectory
 
 
+@pytest.mark.slow
 def test_a_divergence_in_a_child_fails_the_replay(library: tuple[Fixture, Path]) -> None:
     """A divergence in a child ends the child and fails the replay of the parent, and the report names the child's
     lane.
@@ -200,6 +203,7 @@ with agentobs.session("joins"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["off", "vault"])
 def test_a_child_records_content_if_its_parent_does(tmp_path: Path, content: Any) -> None:
     """If the parent's session records no content, the child records none either, but its calls still count."""

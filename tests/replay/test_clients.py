@@ -24,6 +24,7 @@ from anthropic.lib.middleware import BetaRefusalFallbackMiddleware
 
 import agentobs
 from agentobs.errors import UsageError
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, last_session
 from tests.replay.raw_provider import JSON, Call, Play, play, play_chunks, raw_provider
@@ -107,6 +108,7 @@ CLIENTS: dict[str, tuple[Callable[[str], str], list[Play], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_client_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
     """With every kind of client, each request is recorded once with its response, and replayed."""
@@ -289,6 +291,7 @@ class Provider:
         raise RuntimeError("there is none here")
 
 
+@pytest.mark.slow
 def test_an_object_that_holds_clients_can_be_recorded(tmp_path: Path) -> None:
     """All clients in a framework's agent, model or provider are found and recorded; an object without clients is
     rejected.
@@ -436,7 +439,7 @@ ENDPOINTS: dict[str, tuple[Callable[[str], Any], list[Play]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDPOINTS)
+@pytest.mark.parametrize("name", mark_all_but_first(ENDPOINTS, pytest.mark.slow, kept=3))
 def test_every_endpoint_replays(tmp_path: Path, name: str) -> None:
     """Token counts, betas, batches, files, pages, and middleware that retries are recorded and replayed like
     messages.

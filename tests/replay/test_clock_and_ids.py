@@ -107,6 +107,7 @@ def of_the_standard_library() -> Any:
 PATCH = ("time", "uuid", "random")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("read", "session"), [(of_the_world, {}), (of_the_standard_library, {"patch": PATCH})]
 )
@@ -242,6 +243,7 @@ READS: dict[str, Read] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", READS)
 def test_an_unpatched_reading_is_reported_with_its_line(tmp_path: Path, kind: str) -> None:
     """With `patch="report"`, the report names the line that read the value in which a request differs."""

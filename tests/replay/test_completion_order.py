@@ -88,6 +88,7 @@ def recorded_race(
 ORDERS = (("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True], ids=["headers with response", "headers first"])
 @pytest.mark.parametrize("method", ["wait", "as_completed"])
 def test_the_recorded_winner_wins(tmp_path: Path, method: str, early: bool) -> None:
@@ -395,6 +396,7 @@ def hangs_and_will_not_stop() -> None:
     hangs_in_a_task()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "agent", [hangs_in_a_task, hangs_in_a_lock, hangs_in_a_thread, hangs_and_will_not_stop]
 )

@@ -48,6 +48,7 @@ def replayed(
     return received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overlaps"),
     mark_all_but_first(
@@ -77,6 +78,7 @@ class Slow(Setting):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_response_is_held_while_other_threads_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +91,9 @@ def test_a_response_is_held_while_other_threads_compute(
     assert replay.suspicions == ()
 
 
-@pytest.mark.parametrize("wrapper", ["block", "model", "nested", "library"])
+@pytest.mark.parametrize(
+    "wrapper", mark_all_but_first(["block", "model", "nested", "library"], pytest.mark.slow, kept=2)
+)
 def test_a_tool_call_id_inside_an_object_distinguishes_sub_agents(
     tmp_path: Path, wrapper: str
 ) -> None:
@@ -159,6 +163,7 @@ def identical_tasks(setting: Setting, spans: bool = False) -> Received:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_divergence_names_indistinguishable_requests(tmp_path: Path) -> None:
     """The report of a divergence names concurrent requests that were indistinguishable, and proposes a span to
     distinguish them.

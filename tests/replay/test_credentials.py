@@ -130,6 +130,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, output + freeze(folder, *others, "--no-check")
 
 
+@pytest.mark.slow
 def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str]) -> None:
     """The files that `freeze` writes, their names, and its output do not contain the client's key."""
     folder, output = desk
@@ -145,6 +146,7 @@ def test_files_and_output_of_freeze_do_not_contain_the_key(desk: tuple[Path, str
     assert '"exception": "Refused-[redacted:credential:1]"' in written
 
 
+@pytest.mark.slow
 def test_the_end_of_a_session_does_not_contain_the_key(
     desk: tuple[Path, str],
 ) -> None:
@@ -164,6 +166,7 @@ def test_the_end_of_a_session_does_not_contain_the_key(
     assert seen == len(NAMES)
 
 
+@pytest.mark.slow
 def test_replays_match_with_another_key(
     warm_process: None,
     desk: tuple[Path, str],

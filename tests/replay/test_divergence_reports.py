@@ -33,6 +33,7 @@ from agentobs.records.differences import differences, json_equal, shortened
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.comparison.alignment import width
+from tests.marks import mark_all_but_first
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import (
     KEY,
@@ -121,6 +122,7 @@ def test_an_additional_space_in_the_system_prompt(
     assert report(found) == snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded_text", "now"), [("caf\u00e9", "cafe\u0301"), ("\u212b", "\u00c5"), ("1", "\u00b9")]
 )
@@ -186,6 +188,7 @@ def test_relevant_parameters_diverge(fixture: Fixture, extra: dict[str, Any], pa
     assert found.sent.function == "Agent.answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header",
     ["user-agent", "x-stainless-os", "accept-encoding", "traceparent", "cookie", "x-request-id"],
@@ -225,6 +228,7 @@ NOISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", NOISE)
 def test_noise_diverges_with_a_proposed_rule(noisy: Fixture, rule: str) -> None:
     """A value that differs in each run diverges, and the report names the kind of the value and proposes a rule."""
@@ -235,6 +239,7 @@ def test_noise_diverges_with_a_proposed_rule(noisy: Fixture, rule: str) -> None:
     assert (found.cause.kind, found.cause.place) == ("system_prompt", "# This run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", NOISE)
 def test_noise_matches_with_the_proposed_rule(noisy: Fixture, rule: str) -> None:
     """With the proposed rule, the request matches, and a later report lists the values that the rule has hidden."""
@@ -343,14 +348,18 @@ def test_a_missing_secret_is_classified_as_redaction(
 
 @pytest.mark.parametrize(
     ("old", "new", "nature"),
-    [
-        (f"token {TOKEN}", f"token {TOKEN}\nHome: /root", ""),
-        (f"token {TOKEN}", f"token {TOKEN}é", ""),
-        (f"a {TOKEN}", f"b {TOKEN}", ""),
-        (f"a {TOKEN} b {TOKEN}", f"a {TOKEN} b none", "redaction"),
-        ("a none b", f"a {TOKEN} b", "redaction"),
-        (f"a {TOKEN}", f"a {KEY}", "redaction"),
-    ],
+    mark_all_but_first(
+        [
+            (f"token {TOKEN}", f"token {TOKEN}\nHome: /root", ""),
+            (f"token {TOKEN}", f"token {TOKEN}é", ""),
+            (f"a {TOKEN}", f"b {TOKEN}", ""),
+            (f"a {TOKEN} b {TOKEN}", f"a {TOKEN} b none", "redaction"),
+            ("a none b", f"a {TOKEN} b", "redaction"),
+            (f"a {TOKEN}", f"a {KEY}", "redaction"),
+        ],
+        pytest.mark.slow,
+        kept=4,
+    ),
 )
 def test_text_next_to_a_secret_is_reported_as_text(
     tmp_path: Path, old: str, new: str, nature: str
@@ -365,6 +374,7 @@ def test_text_next_to_a_secret_is_reported_as_text(
         assert "was redacted in the recording" in found.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "more", "reason"),
     [
@@ -746,6 +756,7 @@ def test_reports_at_two_widths(fixture: Fixture, snapshot: SnapshotAssertion) ->
     ] == snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "list", "words"])
 def test_big_values_cost_bounded_memory(fixture: Fixture, kind: str) -> None:
     """The report of megabytes that differ in the middle is short and keeps a limited amount of data."""
@@ -839,6 +850,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

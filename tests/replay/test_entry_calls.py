@@ -312,6 +312,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project_folder
 
 
+@pytest.mark.slow
 def test_entries_that_can_be_called_replay_unedited(
     project: Project, pytester: pytest.Pytester, warm_process: None
 ) -> None:
@@ -322,6 +323,7 @@ def test_entries_that_can_be_called_replay_unedited(
     assert results == dict.fromkeys(CALLABLE, "PASSED"), project.output
 
 
+@pytest.mark.slow
 def test_entries_that_cannot_be_called_are_explained(
     project: Project, pytester: pytest.Pytester, warm_process: None
 ) -> None:

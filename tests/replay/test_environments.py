@@ -60,6 +60,7 @@ def fixtures() -> Iterator[Path]:
         yield folder / "fixtures"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     mark_all_but_first(ENVIRONMENTS, pytest.mark.soak),

@@ -18,6 +18,7 @@ from agentobs.records.exchanges import Answer, ReturnValue
 from replay import calls, load, run_command, says
 from replay.fixture.format import as_recording
 from replay.freeze.conversion import Frozen, freeze
+from tests.marks import mark_all_but_first
 from tests.provider_script import refused, script
 from tests.proxy.proxies import proxied
 
@@ -156,7 +157,7 @@ def frozen(case: Case, folder: Path) -> Frozen:
     return freeze(failed, folder / "work" / "fixtures" / "shop", {})
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mark_all_but_first(CASES, pytest.mark.slow))
 def test_the_fix_of_a_failed_command_is_tested(name: str, tmp_path: Path) -> None:
     """With the bug and with a wrong fix, the command fails again; with the right fix, it differs. It reaches the turn
     that failed in each case.
@@ -178,6 +179,7 @@ def test_the_fix_of_a_failed_command_is_tested(name: str, tmp_path: Path) -> Non
             assert ran.text().startswith("FAILED  shop  served ")
 
 
+@pytest.mark.slow
 def test_the_generated_tests_need_no_editing(tmp_path: Path, pytester: pytest.Pytester) -> None:
     """With the bug, the second test is red; with the fix, both are green; if the command takes another path before the
     failing turn, both are red.

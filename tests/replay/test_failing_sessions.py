@@ -20,6 +20,7 @@ from replay.fixture.failing_turn import failure_of
 from replay.freeze.conversion import freeze
 from replay.freeze.pytest_template import generated_test as text_of_test
 from replay.scenario.departure import ERROR_DRIFT, PROMPT_DRIFT, RESULT_DRIFT
+from tests.marks import mark_all_but_first
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
 
@@ -189,27 +190,37 @@ def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
     assert (failure.turn, failure.live_from) == (3, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("responses", "buggy", "changes", "expected"),
-    [
-        (turns("price", "refund"), {"finish": give_up}, {}, RED),
-        (turns("price", "refund"), {"finish": give_up}, {"refund": paid}, GREEN),
-        (turns("price", "refund"), {"finish": give_up}, {"finish": str}, GREEN),
-        (turns("price", "refund"), {"finish": give_up}, {"price": paid}, RED),
-        (turns("price", "refund"), {"finish": give_up}, {"price": paid, "refund": paid}, GREEN),
-        (turns("price", "refund"), {"finish": give_up}, {"finish": broken}, ("green", "KeyError")),
-        (turns("price"), {"finish": broken}, {}, RED),
-        (turns("price"), {"finish": broken}, {"finish": str}, GREEN),
-        (turns("price"), {"finish": broken}, {"price": paid}, GREEN),
-        (turns("price", "refund"), {"catches": ()}, {}, RED),
-        (turns("price", "refund"), {"catches": ()}, {"refund": paid}, GREEN),
-        (turns("price", "refund"), {"catches": ()}, {"catches": Exception}, GREEN),
-        (LOOP, {"turns_max": 4}, {}, RED),
-        (LOOP, {"turns_max": 4}, {"refund": paid}, GREEN),
-        (LOOP, {"turns_max": 4}, {"turns_max": 2}, RED),
-        (LOOP, {"turns_max": 4}, {"turns_max": 6}, RED),
-        (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
-    ],
+    mark_all_but_first(
+        [
+            (turns("price", "refund"), {"finish": give_up}, {}, RED),
+            (turns("price", "refund"), {"finish": give_up}, {"refund": paid}, GREEN),
+            (turns("price", "refund"), {"finish": give_up}, {"finish": str}, GREEN),
+            (turns("price", "refund"), {"finish": give_up}, {"price": paid}, RED),
+            (turns("price", "refund"), {"finish": give_up}, {"price": paid, "refund": paid}, GREEN),
+            (
+                turns("price", "refund"),
+                {"finish": give_up},
+                {"finish": broken},
+                ("green", "KeyError"),
+            ),
+            (turns("price"), {"finish": broken}, {}, RED),
+            (turns("price"), {"finish": broken}, {"finish": str}, GREEN),
+            (turns("price"), {"finish": broken}, {"price": paid}, GREEN),
+            (turns("price", "refund"), {"catches": ()}, {}, RED),
+            (turns("price", "refund"), {"catches": ()}, {"refund": paid}, GREEN),
+            (turns("price", "refund"), {"catches": ()}, {"catches": Exception}, GREEN),
+            (LOOP, {"turns_max": 4}, {}, RED),
+            (LOOP, {"turns_max": 4}, {"refund": paid}, GREEN),
+            (LOOP, {"turns_max": 4}, {"turns_max": 2}, RED),
+            (LOOP, {"turns_max": 4}, {"turns_max": 6}, RED),
+            (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
+        ],
+        pytest.mark.slow,
+        kept=3,
+    ),
 )
 def test_only_a_correct_fix_makes_both_tests_pass(
     tmp_path: Path,
@@ -462,6 +473,7 @@ def test_a_failed_session_without_a_response_has_tests(tmp_path: Path) -> None:
     assert step.differs
 
 
+@pytest.mark.slow
 def test_only_an_invalid_request_is_fixed_by_a_changed_prompt(tmp_path: Path) -> None:
     """A changed prompt fixes a request that was rejected as invalid, but not a request that failed because of an
     overload.

@@ -163,6 +163,7 @@ def test_no_secret_is_in_a_report_or_a_log(
     assert leaks(shown.encode(), FIRST, SECOND) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [None, "http://127.0.0.1:9", "https://example.test:8443"])
 @pytest.mark.parametrize("secrets", [FIRST, SECOND])
 def test_a_redacted_recording_replays(
@@ -221,6 +222,7 @@ def long_session(turns: int) -> Recording:
     return Recording("long", "long", None, None, "completed", None, None, 0, tuple(exchanges))
 
 
+@pytest.mark.slow
 def test_each_block_is_stored_once(tmp_path: Path) -> None:
     """In a session of 1,000 turns, each request is stored as its new messages, so the file grows only with new
     content.

@@ -101,6 +101,7 @@ def test_an_identical_session_changes_nothing(tmp_path: Path, session: Recording
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.slow
 @ONE_WORKER
 def test_the_recording_of_a_killed_process_is_frozen(tmp_path: Path) -> None:
     """A process that was killed leaves a recording that can be frozen and replayed up to its last complete event."""
@@ -182,6 +183,7 @@ def test_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) 
     assert result.stdout.str().count(warning) == 1
 
 
+@pytest.mark.slow
 def test_a_run_without_replays_imports_only_the_plugin(pytester: pytest.Pytester) -> None:
     """A run without replays imports only `agentobs.pytest_plugin`, and neither the SDK nor any other module of
     agentobs.

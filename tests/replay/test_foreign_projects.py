@@ -14,6 +14,7 @@ def with_own_packages(pytester: pytest.Pytester) -> None:
         (pytester.path / name / "thing.py").write_text(f"NAME = '{name}'\n")
 
 
+@pytest.mark.slow
 def test_own_packages_of_the_same_names_are_imported(pytester: pytest.Pytester) -> None:
     """A project imports its own packages named `replay`, `exporters` and `dashboards`, with `pytest` and `python -m
     pytest`.
@@ -45,6 +46,7 @@ def test_a_hidden_replay_package_is_reported(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*another package named `replay` hides the one of agentobs*"])
 
 
+@pytest.mark.slow
 def test_a_run_does_not_require_syrupy(pytester: pytest.Pytester) -> None:
     """Without syrupy, tests run, and a project may define its own snapshot option and fixture."""
     pytester.makeconftest(

@@ -84,6 +84,7 @@ def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield Desk(tmp_path, provider, shell)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "source"),
     [
@@ -156,6 +157,7 @@ def parent_session(desk: Desk, client: str = "sync-stream") -> tuple[str, Path]:
     return parent, desk.freeze(parent)
 
 
+@pytest.mark.slow
 def test_views_and_commands_distinguish_a_fork_from_its_parent(desk: Desk) -> None:
     """In views and commands, the replayed calls of a fork cost nothing, and the fork names its parent session."""
     parent, folder = parent_session(desk)
@@ -344,6 +346,7 @@ def test_an_imported_session_is_not_forked(desk: Desk) -> None:
     assert "turn 1 (organization IDs were removed)" in ended.err
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_agent_loop_with_a_sub_agent(desk: Desk) -> None:
     """In a fork, the responses of a sub-agent are replayed too, and cost nothing in the store and in the loop's
     totals.
@@ -400,6 +403,7 @@ def answer(prompt):
 """
 
 
+@pytest.mark.slow
 def test_the_next_steps_for_imported_exchanges_work(
     pytester: pytest.Pytester, desk: Desk, warm_process: None
 ) -> None:
@@ -436,6 +440,7 @@ def test_the_next_steps_for_imported_exchanges_work(
         served.terminate()
 
 
+@pytest.mark.slow
 def test_secrets_in_the_history_stay_placeholders_with_a_warning(
     desk: Desk,
 ) -> None:

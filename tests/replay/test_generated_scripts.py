@@ -135,6 +135,7 @@ def prove(server: ModelServer, examples: int) -> Proof:
     return proof
 
 
+@pytest.mark.slow
 def test_any_script_replays(server: ModelServer) -> None:
     """Any combination of turns, calls, agents, faults, stops, steering and compactions replays, and one change is
     reported.

@@ -17,6 +17,7 @@ import requests
 import agentobs
 from replay import Replayer
 from replay.divergence.divergence import DivergenceError
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.raw_provider import (
     JSON,
@@ -145,7 +146,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], Play]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", mark_all_but_first(CALLS, pytest.mark.slow, kept=4))
 def test_a_connection_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
     """The program gets the same response, or the same exception of its library, live and in a replay."""
     call, response = CALLS[name]

@@ -18,6 +18,7 @@ import requests
 
 import agentobs
 from agentobs.errors import UsageError
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.raw_provider import JSON, Play, no_response, play, play_chunks, raw_provider
 from tests.replay.wire_recordings import REQUEST, message_json, recorded, recording, replayed
@@ -94,7 +95,7 @@ CALLS: dict[str, tuple[Callable[[str], str], Play]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", mark_all_but_first(CALLS, pytest.mark.slow, kept=4))
 def test_a_client_of_httpx_is_recorded_and_replayed(tmp_path: Path, name: str) -> None:
     """The client gets the same response, or the same exception of httpx, live and in a replay."""
     call, response = CALLS[name]
@@ -156,6 +157,7 @@ with agentobs.record_all(home=sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_record_all_records_a_library_that_is_imported_later(tmp_path: Path) -> None:
     """httpx is not imported by agentobs, and is recorded although the program imports it after `record_all`."""
     with raw_provider([MESSAGE]) as raw:

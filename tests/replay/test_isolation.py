@@ -132,6 +132,7 @@ def write(project: pytest.Pytester, **files: str) -> None:
         (project.path / f"{name}.py").write_text(content)
 
 
+@pytest.mark.slow
 def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
     """Generated tests pass in any order, twice, and after an ordinary test that has filled the agent's cache."""
     write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
@@ -140,6 +141,7 @@ def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
     run(project, *names).assert_outcomes(passed=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", mark_all_but_first(["1", "2"], pytest.mark.crash))
 def test_generated_tests_pass_in_workers_of_xdist(project: pytest.Pytester, workers: str) -> None:
     """Generated tests pass in a fresh worker process that also runs ordinary tests."""
@@ -147,6 +149,7 @@ def test_generated_tests_pass_in_workers_of_xdist(project: pytest.Pytester, work
     run_fresh(project, "-n", workers).assert_outcomes(passed=6)
 
 
+@pytest.mark.slow
 def test_without_isolation_the_report_names_leftover_state(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +175,7 @@ def test_without_isolation_the_report_names_leftover_state(
     assert "unless --replay-no-fork is set" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["option", "ini"])
 def test_isolation_can_be_disabled(project: pytest.Pytester, method: str) -> None:
     """If isolation is disabled by the option or the configuration, tests fail because of the state that an ordinary
@@ -231,6 +235,7 @@ def test_teardown(torn, replay):
 """
 
 
+@pytest.mark.slow
 def test_each_end_of_a_test_is_reported(project: pytest.Pytester) -> None:
     """A crash or exit of a test's process is reported as one failed test with its output, and all other tests run."""
     write(project, test_ends=ENDINGS)
@@ -300,6 +305,7 @@ def test_shares(replay, shared):
 """
 
 
+@pytest.mark.slow
 def test_pytest_fixtures_keep_their_scope(project: pytest.Pytester) -> None:
     """A session fixture is set up once for all processes, and other pytest fixtures work as usual."""
     write(project, conftest=WIDER, test_uses=USES)
@@ -349,6 +355,7 @@ def test_folder(replay, subtests):
 """
 
 
+@pytest.mark.slow
 def test_every_kind_of_test_runs_with_isolation(project: pytest.Pytester) -> None:
     """Methods of unittest, async tests, parametrized tests, folders of fixtures, and subtests pass with isolation."""
     write(project, test_kinds=KINDS)
@@ -357,6 +364,7 @@ def test_every_kind_of_test_runs_with_isolation(project: pytest.Pytester) -> Non
     assert result.ret == 0
 
 
+@pytest.mark.slow
 def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
     """A snapshot that an isolated test writes is saved and counted, and is compared in the next run."""
     test = GENERATED.replace("replay):", "replay, trajectory):").replace(
@@ -375,6 +383,7 @@ def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
     third.assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-x",), ("--maxfail=1",), ("-s", "-x")])
 def test_a_run_stops_at_the_first_failure(
     project: pytest.Pytester, arguments: tuple[str, ...]
@@ -414,6 +423,7 @@ def test_waits(torn):
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
     """Ctrl-C interrupts and tears down the isolated test, and no child or template process is left."""
     write(project, test_waits=WAITS)
@@ -434,6 +444,7 @@ def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
         assert not Path(f"/proc/{each}").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
     """`KeyboardInterrupt` and `pytest.exit` in an isolated test end the run."""
     header = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
@@ -505,16 +516,21 @@ def test_where(replay, pytestconfig{fixture}):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "fixture", "tracer", "here"),
-    [
-        ((), "", "", False),
-        ((), ", record_property", "", False),
-        ((), ", record_xml_attribute", "", True),
-        (("--pdb",), "", "", True),
-        (("--setup-show",), "", "", True),
-        ((), "", "    sys.settrace(lambda *given: None)\n", True),
-    ],
+    mark_all_but_first(
+        [
+            ((), "", "", False),
+            ((), ", record_property", "", False),
+            ((), ", record_xml_attribute", "", True),
+            (("--pdb",), "", "", True),
+            (("--setup-show",), "", "", True),
+            ((), "", "    sys.settrace(lambda *given: None)\n", True),
+        ],
+        pytest.mark.slow,
+        kept=2,
+    ),
     ids=["forks", "property", "attribute", "pdb", "setup-show", "traced"],
 )
 def test_debuggers_and_unshareable_fixtures_stay_in_this_process(
@@ -557,6 +573,7 @@ def pytest_sessionfinish(session):
 """
 
 
+@pytest.mark.slow
 def test_locks_of_this_process_do_not_block_a_child(project: pytest.Pytester) -> None:
     """Locks that a recorder or logging threads hold in the pytest process do not block an isolated test."""
     write(project, conftest=BUSY, test_a=GENERATED, test_b=ORDINARY, test_c=GENERATED)

@@ -103,6 +103,7 @@ def continued(
     return ran, provider
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 3, 4])
 def test_a_run_continues_with_the_provider(fixture: Fixture, folder: Path, turn: int) -> None:
     """Only the later requests reach it, with the key of the command, and no other host is reached; all are one session,
@@ -319,6 +320,7 @@ def test_the_model_in_the_path_is_changed(
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKID/20261126/eu-west-1/bedrock/aws4_request, Signature=0"
 
 
+@pytest.mark.slow
 def test_a_signed_request_is_changed_only_if_it_is_signed_again(
     fixture: Fixture, folder: Path
 ) -> None:
@@ -342,6 +344,7 @@ def test_a_signed_request_is_changed_only_if_it_is_signed_again(
     assert (seen.count("claude-opus-5"), len(seen)) == (1, len(ran.verdict.requests) + 2)
 
 
+@pytest.mark.slow
 def test_the_recorded_run_can_be_frozen_and_replayed(
     fixture: Fixture, folder: Path, tmp_path: Path
 ) -> None:
@@ -402,6 +405,7 @@ def test_the_command_line_forks_a_command(
     assert len(provider.made) == 1
 
 
+@pytest.mark.slow
 def test_a_fork_is_a_session_of_its_own_within_a_session(
     fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +440,7 @@ def test_replayed(replay_command):
 """
 
 
+@pytest.mark.slow
 def test_a_test_continues_live_only_with_the_option(
     fixture: Fixture, folder: Path, pytester: pytest.Pytester
 ) -> None:

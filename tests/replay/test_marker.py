@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
+from tests.marks import mark_all_but_first
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import Agent, frozen, recorded, weather
 
@@ -76,6 +77,7 @@ def test_a_pattern_runs_the_test_for_each_match(project: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(["*test_it[[]weather-1[]] PASSED*"])
 
 
+@pytest.mark.slow
 def test_the_marker_is_sufficient_for_a_replay(project: pytest.Pytester) -> None:
     """A marked function, class, module or unittest case is replayed even if it uses no pytest fixture of agentobs."""
     marks = {
@@ -92,6 +94,7 @@ def test_the_marker_is_sufficient_for_a_replay(project: pytest.Pytester) -> None
     result.assert_outcomes(passed=len(marks))
 
 
+@pytest.mark.slow
 def test_a_test_case_that_catches_a_divergence_fails(project: pytest.Pytester) -> None:
     """A unittest case that catches a divergence fails with this divergence, however the test itself ends."""
     statements = ("self.fail('no')", "self.skipTest('no')", "pass")
@@ -111,6 +114,7 @@ def test_a_test_case_that_catches_a_divergence_fails(project: pytest.Pytester) -
         )
 
 
+@pytest.mark.slow
 def test_a_divergence_has_precedence_over_the_outcome_of_the_test(
     project: pytest.Pytester,
 ) -> None:
@@ -216,6 +220,7 @@ def test_a_test_case_has_one_fixture(project: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 def test_reports_contain_the_divergence(project: pytest.Pytester) -> None:
     """The summary contains the first line of the divergence, and junit.xml contains it as text and JSON."""
     test = '@pytest.mark.replay("fixtures/weather")\ndef test_it(): Agent().answer("Eh?")\n'
@@ -265,14 +270,18 @@ class Plain(unittest.TestCase):
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [
-        ((), 1),
-        (("-k", "none"), 1),
-        (("--replay-unused=warn",), 0),
-        (("--replay-unused=ignore",), 0),
-        (("test_one.py",), 0),
-        (("--deselect", "test_one.py::test_two"), 0),
-    ],
+    mark_all_but_first(
+        [
+            ((), 1),
+            (("-k", "none"), 1),
+            (("--replay-unused=warn",), 0),
+            (("--replay-unused=ignore",), 0),
+            (("test_one.py",), 0),
+            (("--deselect", "test_one.py::test_two"), 0),
+        ],
+        pytest.mark.slow,
+        kept=2,
+    ),
     ids=["complete-run", "by-keyword", "warn", "ignore", "one-file", "deselect"],
 )
 def test_an_unused_fixture_fails_a_complete_run(
@@ -292,6 +301,7 @@ def test_an_unused_fixture_fails_a_complete_run(
     assert "clock" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_frozen_test_uses_its_own_recording(
     project: pytest.Pytester, short_fixture: Fixture
 ) -> None:

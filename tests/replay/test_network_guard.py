@@ -87,6 +87,7 @@ CONNECTIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connect", CONNECTIONS)
 def test_a_connection_fails_and_names_the_caller(
     fixture: Fixture, connect: Callable[[], None]

@@ -243,6 +243,7 @@ def test_a_custom_rule_with_context() -> None:
 CLOCK = [("10:00:01", "10:00:03"), ("23:59:59", "23:59:59"), ("00:00:00", "00:00:01")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded_times", CLOCK)
 @pytest.mark.parametrize("times", CLOCK)
 def test_clock_readings_are_normalized_independently(

@@ -118,6 +118,7 @@ def recorded_single_prompts(path: Path, prompts: list[str], answers: list[str]) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [converse, send_single_prompts])
 @pytest.mark.parametrize(
     ("recorded_prompts", "prompts"),
@@ -244,6 +245,7 @@ A, B, C = (f"ghp_{part * 9}" for part in ("Zz9Q", "Yy8R", "Xx7S"))
 """Secrets that no fixture contains."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded_prompts", "prompts", "is_same"),
     [
@@ -305,6 +307,7 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return recorded_conversation(tmp_path_factory.mktemp("run"), about())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RUN)
 def test_values_of_the_machine_and_the_time(run_once: Fixture, rule: str) -> None:
     """A time, path, process ID, port or address that differs diverges with a proposed rule, and matches with this
@@ -459,6 +462,7 @@ def processed_bytes(tmp_path: Path, turns: int, patch: pytest.MonkeyPatch) -> tu
     return sum(counting.bytes.values()), sum(map(len, prompts))
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_new_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

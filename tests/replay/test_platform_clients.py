@@ -104,6 +104,7 @@ def agent(name: str, streamed: bool) -> tuple[str, Callable[[str], Any]]:
     return model, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True], ids=["complete", "streamed"])
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_platform_is_recorded_priced_and_replayed(
@@ -134,6 +135,7 @@ def test_a_platform_is_recorded_priced_and_replayed(
     assert SECRET.encode() not in written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_fork_uses_another_model(tmp_path: Path, name: str) -> None:
     """The model of a fork is in the path of the live request if the platform expects it there, else in its body."""

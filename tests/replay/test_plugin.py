@@ -10,6 +10,7 @@ from anthropic import Anthropic
 
 import agentobs
 from replay import Fixture
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded, weather
 
@@ -45,6 +46,7 @@ def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResul
     return project.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
 
 
+@pytest.mark.slow
 def test_a_replay_passes(project: pytest.Pytester) -> None:
     """A marked test whose agent is unchanged passes, because the replay is open during the complete test."""
     run(
@@ -53,6 +55,7 @@ def test_a_replay_passes(project: pytest.Pytester) -> None:
     ).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_report_proposes_the_test_if_its_arguments_differ(project: pytest.Pytester) -> None:
     """If a test's arguments differ from the recorded arguments, the report proposes the test by its pytest ID and not
     `agentobs replay`.
@@ -152,16 +155,20 @@ def test_a_missing_fixture_is_reported(
 
 @pytest.mark.parametrize(
     ("damage", "expected"),
-    [
-        (lambda data: data[: len(data) // 2], "*the fixture is truncated*"),
-        (lambda data: data.replace(b"Oslo", b"Olso"), "*its digest does not match*"),
-        (lambda data: b"", "*not a fixture*"),
-        (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
-        (
-            lambda data: data.replace(b'"agentobs_fixture": 1', b'"agentobs_fixture": 9'),
-            "*unsupported fixture version 9: this version of agentobs reads up to 1*",
-        ),
-    ],
+    mark_all_but_first(
+        [
+            (lambda data: data[: len(data) // 2], "*the fixture is truncated*"),
+            (lambda data: data.replace(b"Oslo", b"Olso"), "*its digest does not match*"),
+            (lambda data: b"", "*not a fixture*"),
+            (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
+            (
+                lambda data: data.replace(b'"agentobs_fixture": 1', b'"agentobs_fixture": 9'),
+                "*unsupported fixture version 9: this version of agentobs reads up to 1*",
+            ),
+        ],
+        pytest.mark.slow,
+        kept=2,
+    ),
     ids=["cut", "edited", "empty", "binary", "newer"],
 )
 def test_a_damaged_fixture_is_reported(
@@ -176,6 +183,7 @@ def test_a_damaged_fixture_is_reported(
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_the_plugin_does_not_import_the_sdk(pytester: pytest.Pytester) -> None:
     """A run without replays does not import the SDK, which would take time."""
     pytester.makepyfile(
@@ -218,6 +226,7 @@ def test_the_tests_of_a_failed_session_cannot_run_live(project: pytest.Pytester)
     result.stdout.fnmatch_lines(["*a test that stops at a recorded turn cannot run live*"])
 
 
+@pytest.mark.slow
 def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
     """Inside an event loop, `areach` and `auntil_change` work like `reach` and `until_change`."""
     test = MARK + (

@@ -192,6 +192,7 @@ def test_a_changed_request_of_a_function_diverges_in_its_lane(nested: Fixture) -
     assert raised.value.divergence.lane == "main/toolu_1"
 
 
+@pytest.mark.slow
 def test_a_canceled_call_is_canceled_in_the_replay(tmp_path: Path) -> None:
     """A call that a timeout canceled in the recording is canceled in the replay too, without running the function."""
     ran: list[int] = []
@@ -278,6 +279,7 @@ def test_a_function_outside_of_a_session_runs() -> None:
 ALLOWED = Permissions(rules=(Rule("allow", "*", None, "user"),))
 
 
+@pytest.mark.slow
 def test_policies_of_the_agent_loop(tmp_path: Path) -> None:
     """In the agent loop, a tool with side effects runs with `live` or a policy for its name, but not with a policy for
     `*`.
@@ -346,6 +348,7 @@ def till(url: str | None, places: str) -> Any:
                 client.messages.create(model=MODEL, max_tokens=9, messages=messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded_at", "after"), [("a", [0]), ("b", [1]), ("c", [2]), ("abbc", [0, 1, 1, 2])]
 )

@@ -69,6 +69,7 @@ def marked(body: str) -> str:
 TALK = marked('assert Agent().answer("How is it?").startswith("Oslo is ")')
 
 
+@pytest.mark.slow
 def test_an_update_is_shown_and_then_written(project: pytest.Pytester, recording: Path) -> None:
     """The first run shows the changed steps and writes nothing; the second run writes the changes without a request to
     the provider.
@@ -95,6 +96,7 @@ def test_an_update_is_shown_and_then_written(project: pytest.Pytester, recording
     run(project, provider, TALK).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_an_update_updates_the_generated_readme(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
@@ -139,6 +141,7 @@ def test_two_tests_that_record_one_fixture_are_reported(
     load(recording)
 
 
+@pytest.mark.slow
 def test_a_missing_fixture_is_recorded(project: pytest.Pytester, provider: ServedProvider) -> None:
     """A test creates its fixture if the fixture does not exist, and is replayed when it runs again without options."""
     new = TALK.replace("fixtures/weather", "fixtures/new")
@@ -206,6 +209,7 @@ def test_a_live_run_does_not_use_the_fixture(
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -90,6 +90,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_diverges_at_the_first_affected_request(
     fixture: Fixture, change: str, snapshot: SnapshotAssertion
@@ -293,6 +294,7 @@ def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
     assert swapped == [live[0][2], live[0][0], live[0][1]]
 
 
+@pytest.mark.slow
 def test_parallel_chains_replay_with_any_timing(tmp_path: Path) -> None:
     """Two parallel chains of three requests, recorded with delays, replay with immediate responses."""
 
@@ -353,6 +355,7 @@ def test_the_key_of_the_client_in_a_prompt_replays(tmp_path: Path) -> None:
     assert key not in report
 
 
+@pytest.mark.slow
 def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
     """Inside an event loop, `arun` and `auntil` replay an async agent, and `run` raises an error that names them."""
 

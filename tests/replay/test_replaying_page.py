@@ -18,6 +18,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_process: None
 ) -> None:

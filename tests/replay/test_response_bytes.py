@@ -47,6 +47,7 @@ def split(body: bytes, size: int) -> list[bytes]:
     return [body[at : at + size] for at in range(0, len(body), size)]
 
 
+@pytest.mark.slow
 def test_chunk_boundaries_are_replayed_if_requested(tmp_path: Path) -> None:
     """The recorded chunks of a response are replayed if requested, even if they split a character; the default is one
     chunk.
@@ -82,6 +83,7 @@ def test_a_fixture_is_served_in_its_recorded_chunks(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_character_split_between_chunks_is_reassembled(
     tmp_path: Path, asynchronous: bool
@@ -180,6 +182,7 @@ with Replayer(load(sys.argv[1])) as replayed:
 """
 
 
+@pytest.mark.slow
 def test_compressed_responses_replay_without_a_decoder(tmp_path: Path) -> None:
     """Responses that were recorded with gzip, br and zstd are plain text in the fixture, and replay without brotli."""
     body = b"".join(message_events(text("hello")))

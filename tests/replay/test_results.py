@@ -27,6 +27,7 @@ from agentobs.records.exchanges import Recording
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
 from tests import queries
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.wire_recordings import NOWHERE
@@ -140,7 +141,11 @@ VALUES: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "other", "place"), VALUES.values(), ids=list(VALUES))
+@pytest.mark.parametrize(
+    ("value", "other", "place"),
+    mark_all_but_first(VALUES.values(), pytest.mark.slow, kept=2),
+    ids=list(VALUES),
+)
 def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str) -> None:
     """An equal result matches; a different result diverges at the place of the difference."""
     fixture = fixture_of(tmp_path, agent(lambda model_text: value))
@@ -266,6 +271,7 @@ def test_values_without_json_are_recorded_by_type(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_normalizers_apply_to_results(tmp_path: Path) -> None:
     """The fixture's normalizers apply to the result, and each recorded value must match a single current value."""
 
@@ -392,6 +398,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_value_breaks_the_agent(tmp_path: Path, name: str) -> None:
     """Exceptions that a result raises while it is recorded are caught, and the caller receives the result unchanged."""
@@ -413,6 +420,7 @@ def test_large_values_are_read_only_up_to_the_limit() -> None:
     assert returned(HostileModel()).value["fields"] == {"status": "ok"}
 
 
+@pytest.mark.slow
 def test_no_value_is_kept_alive(tmp_path: Path) -> None:
     """A result lives only as long as the caller holds a reference to it."""
     seen: list[weakref.ref[Any]] = []

@@ -251,6 +251,7 @@ def test_an_invalid_fault_is_rejected(text: str) -> None:
         parse_fault(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["529 at turn 2", "529 x2 at request 1", "cut after event 4 at turn 3", "500"]
 )

@@ -53,6 +53,7 @@ def orders(count: int) -> list[str]:
     return [",".join(map(str, source.sample(range(AGENTS), AGENTS))) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["", *orders(3)])
 def test_all_requests_are_exact_in_another_directory(
     recording: Recording, tmp_path: Path, order: str

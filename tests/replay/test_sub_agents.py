@@ -82,6 +82,7 @@ def replayed(fixture: Fixture, seed: int, ending: Ending = "finish") -> dict[str
     return by_lane(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", mark_all_but_first((3, 1, 2, 4, 5, 6, 7, 8), pytest.mark.soak))
 def test_concurrent_agents_replay_in_any_schedule(tmp_path: Path, width: int) -> None:
     """Nested agents that send identical requests concurrently replay in any schedule, each with its own responses."""
@@ -100,6 +101,7 @@ def test_concurrent_agents_replay_in_any_schedule(tmp_path: Path, width: int) ->
         assert replayed(fixture, seed) == live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", mark_all_but_first([2, 5, 8], pytest.mark.soak))
 @pytest.mark.parametrize("ending", ["cancel", "abort"])
 def test_nested_agents_that_were_stopped_replay(tmp_path: Path, width: int, ending: Ending) -> None:
@@ -267,6 +269,7 @@ def test_the_wait_for_abandoned_background_work_ends(
         replayed_chief(fixture, False, look=toil)
 
 
+@pytest.mark.slow
 def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
     """Background work that `finish` stopped in the recording stops at the same point in the replay."""
     at_work = asyncio.Event()
@@ -345,6 +348,7 @@ def test_the_progress_of_abandoned_agents_is_not_compared(tmp_path: Path) -> Non
             replayed_chief(farther, None, ToolDispatch)
 
 
+@pytest.mark.slow
 def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
     """If two agents share a budget, the agent that reached the limit first in the recording reaches it first in the
     replay.
@@ -360,6 +364,7 @@ def test_a_limit_is_reached_by_the_recorded_agent(tmp_path: Path) -> None:
         assert by_lane(now.events) == by_lane(live.events)
 
 
+@pytest.mark.slow
 def test_a_share_of_a_budget_is_reported_by_the_recorded_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,6 +509,7 @@ def test_the_failing_turn_is_one_of_the_main_agent(tmp_path: Path) -> None:
     assert (failure.turn, failure.live_from) == (3, 1)
 
 
+@pytest.mark.slow
 def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
     """A fixture and its trajectory do not depend on the order in which concurrent agents sent their requests."""
     recording, _ = recorded(tmp_path / "home", 3)

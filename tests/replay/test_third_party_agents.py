@@ -29,6 +29,7 @@ from tests.third_party_agents.proof import REPLAYS, Proof, Refusal, Run, prove
 from tests.third_party_agents.provider import Counts, Provider
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "prompt", "tool"),
     [
@@ -132,6 +133,7 @@ def test_a_lowered_framework_is_a_problem(together: Versions, problem: str) -> N
     assert found.lowered() == (["openai 2 to 1"] if not problem else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
 def test_message_threads_replay(tmp_path: Path, run: Run) -> None:
     """A recording replays in which the runner sends only new messages from the second request on."""
@@ -149,6 +151,7 @@ def test_message_threads_replay(tmp_path: Path, run: Run) -> None:
     assert proof.tool.startswith("request 7, `$.messages[0].content[1].content")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
 def test_the_fallback_for_a_provider_without_threads_replays(tmp_path: Path, run: Run) -> None:
     """If the provider rejects message threads, the rejection and the complete requests that follow it replay."""

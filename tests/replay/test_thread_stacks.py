@@ -144,6 +144,7 @@ print(calls)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", mark_all_but_first(["0.5", "3"], pytest.mark.crash))
 def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter(seconds: str) -> None:
     """The interpreter does not hang while threads end and finalizers run, as CPython up to 3.11.7 otherwise does
@@ -187,6 +188,7 @@ print(sum(map(bool, bad)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forks", mark_all_but_first(["30", "300"], pytest.mark.crash))
 def test_a_fork_during_the_call_leaves_the_child_usable(forks: str) -> None:
     """After a fork during the call, the child can acquire each lock, and its garbage collector is enabled."""

@@ -354,6 +354,7 @@ def test_an_unknown_exception_names_its_class(tmp_path: Path) -> None:
     assert str(error).endswith("Hidden: deep")
 
 
+@pytest.mark.slow
 def test_a_value_that_was_not_recorded_is_reported(tmp_path: Path) -> None:
     """If a result was recorded only by its type, the replay diverges and explains how to run the tool live."""
 

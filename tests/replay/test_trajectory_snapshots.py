@@ -81,6 +81,7 @@ def test_the_trajectory_of_a_fixture_and_of_a_replay_are_equal(fixture: Fixture)
     assert [line for line in replayed_lines if not line.startswith("end ")] == recorded
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_compared_by_line(
     pytester: pytest.Pytester, fixture: Fixture, warm_process: None
 ) -> None:

@@ -22,6 +22,7 @@ import agentobs
 from agentobs.records.exchanges import ModelExchange
 from replay import Replayer, ReplayOptions
 from replay.divergence.divergence import ReplayStopped
+from tests.marks import mark_all_but_first
 from tests.provider_script import cut, message_events, refused, sse, streamed, text
 from tests.replay.agents import MODEL, TOOLS
 from tests.replay.raw_provider import JSON, SSE, Call, no_response, play, play_chunks, raw_provider
@@ -202,7 +203,7 @@ def by_lane(requests: Any) -> dict[str, list[bytes]]:
     return {lane: sorted(bodies) for lane, bodies in lanes.items()}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow, kept=2))
 def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
     """An async session with 13 requests, parallel tools and two concurrent sub-agents replays while the server is
     down.
@@ -210,7 +211,7 @@ def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
     assert_replays(tmp_path, lambda url: async_crew(url, form))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow, kept=2))
 def test_a_sync_session_replays_in_each_form(tmp_path: Path, form: str) -> None:
     """A session with threads and the sync client replays while the server is down: streamed, unstreamed and raw."""
     assert_replays(tmp_path, lambda url: crew(url, form))
@@ -331,6 +332,7 @@ def overloaded_requests(url: str, asynchronous: bool) -> list[Any]:
     return asyncio.run(ask_async()) if asynchronous else ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_overloads_raise_the_same_exceptions(
     tmp_path: Path, asynchronous: bool, waits: list[float]
@@ -383,6 +385,7 @@ def test_a_dropped_connection_drops_at_the_same_event(tmp_path: Path, asynchrono
     assert request.answer.ending == "cut"
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("at", [1, 600, sum(len(chunk.data) for chunk in LONG.chunks[:6])])
 def test_an_early_end_of_a_stream_is_at_the_same_byte(

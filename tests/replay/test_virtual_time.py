@@ -25,6 +25,7 @@ from agentobs import world
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.virtual_time import time_patches
 from replay.virtual_time.thread_states import ThreadStates, _system_call, _waits_for_mutex
+from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
 from tests.replay.agents import frozen, recorded
@@ -52,7 +53,9 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     )
 
 
-@pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
+@pytest.mark.parametrize(
+    "wait", mark_all_but_first(WAITS, pytest.mark.slow, kept=4), ids=lambda wait: wait.__name__
+)
 def test_a_minute_of_waits_passes_at_once(patient: Fixture, wait: Sync) -> None:
     """In a replay, a minute of waits passes on the agent's clock in almost no real time, and the replay matches."""
     started = real_seconds()
@@ -63,7 +66,9 @@ def test_a_minute_of_waits_passes_at_once(patient: Fixture, wait: Sync) -> None:
     assert replay.suspicions == ()
 
 
-@pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
+@pytest.mark.parametrize(
+    "wait", mark_all_but_first(WAITS, pytest.mark.slow, kept=5), ids=lambda wait: wait.__name__
+)
 def test_a_minute_passes_at_once_without_system_calls_of_threads(
     patient: Fixture, wait: Sync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +93,7 @@ def test_a_pause_longer_than_the_deadline_is_not_a_hang(patient: Fixture) -> Non
         replay.run(ask_before_and_after, waiting_agents.sleeps, seconds=3600)
 
 
+@pytest.mark.slow
 def test_tasks_send_in_the_order_of_their_timers(tmp_path: Path) -> None:
     """Tasks that sleep before they send their requests send them in the order in which their sleeps end."""
     responses = [streamed(text(word), number=number) for number, word in enumerate("abc", 1)]
@@ -146,6 +152,7 @@ def in_order_across_loops_and_threads() -> list[str]:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [in_order_of_threads, in_order_across_loops_and_threads])
 def test_the_shortest_wait_ends_first(run: Callable[[], list[str]]) -> None:
     """The shortest wait ends first, because threads and event loops share one clock."""
@@ -158,6 +165,7 @@ def compute() -> int:
     return sum(number * number % 7 for number in range(1_000_000))
 
 
+@pytest.mark.slow
 def test_a_timeout_does_not_expire_during_a_computation() -> None:
     """A timeout of ten seconds does not expire during a short computation in a pool or in a task."""
 
@@ -494,6 +502,7 @@ def test_an_endless_polling_loop_is_a_hang(patient: Fixture) -> None:
         replay.run(ask_before_and_after, polls)
 
 
+@pytest.mark.slow
 def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
     """A computation may exceed the deadline, but an endless computation is a divergence."""
 

@@ -212,6 +212,7 @@ def stopping_at(kind: type[Event], nth: int = 1) -> Any:
     return on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "point"),
     [
@@ -322,6 +323,7 @@ def test_a_fixture_does_not_depend_on_the_order_of_approval_requests(tmp_path: P
     assert write(replace(recording, exchanges=tuple(reordered)), {}) == write(recording, {})
 
 
+@pytest.mark.slow
 def test_concurrent_tools_replay_in_any_order(tmp_path: Path) -> None:
     """Concurrent calls that end in any order each receive their own check, path and result."""
     ended: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.marks import mark_all_but_first
 from tests.simulation.defects import DEFECTS
 from tests.simulation.plan import STORE_SHARE, Step
 from tests.simulation.simulation import simulate
@@ -30,7 +31,7 @@ SEEDS_MAX = 60
 """The maximum number of seeds with DuckDB that the long test tries."""
 
 
-@pytest.mark.parametrize("defect", JOURNAL)
+@pytest.mark.parametrize("defect", mark_all_but_first(JOURNAL, pytest.mark.slow, kept=3))
 def test_a_defect_of_the_journal_is_detected(defect: str) -> None:
     """The seed fails if the defect is planted, and only then."""
     seed = JOURNAL[defect]

@@ -27,6 +27,7 @@ def run(seeds: range) -> Counter[str]:
     return totals
 
 
+@pytest.mark.slow
 def test_all_invariants_hold() -> None:
     """In some simulations, with faults of every kind, all invariants hold."""
     totals = run(range(13, 36))  # one of them uses DuckDB
@@ -54,6 +55,7 @@ def test_a_flush_reports_only_the_losses_since_the_previous_flush() -> None:
     assert simulate(20286).failure is None
 
 
+@pytest.mark.slow
 def test_a_full_segment_survives_a_power_loss_if_it_cannot_be_sealed() -> None:
     """A sync after a full segment was closed on a full disk covers the records of that segment as well."""
     steps = [plan(30201)[number] for number in (4, 7, 17, 18)]

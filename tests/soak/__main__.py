@@ -91,7 +91,15 @@ def steps(scale: float) -> Iterator[Step]:
     """Yield the steps of a run."""
     python = sys.executable
     plain = (python, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", "loadgroup")
-    pytest = (*plain, "-p", "tests.soak.counted_cases", "--hypothesis-profile", "soak", "--timeout", "3600")
+    pytest = (
+        *plain,
+        "-p",
+        "tests.soak.counted_cases",
+        "--hypothesis-profile",
+        "soak",
+        "--timeout",
+        "3600",
+    )
     for name, paths in LONG.items():
         yield Step(name, (*pytest, "-m", "soak", *paths))
     others = [f"--ignore={path}" for paths in (*LONG.values(), COUNTED) for path in paths]

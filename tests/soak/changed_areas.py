@@ -72,7 +72,9 @@ def passed_at(step: str, path: Path = LAST_STEPS) -> str | None:
 
 def required(found: Iterable[str], root: Path = ROOT, steps: Path = LAST_STEPS) -> Iterator[str]:
     """Yield those areas whose slow tests have not passed since their code was changed."""
-    changes = {step: changed_files(passed_at(step, steps), root) for step in (SLOW_STEP, BROWSER_STEP)}
+    changes = {
+        step: changed_files(passed_at(step, steps), root) for step in (SLOW_STEP, BROWSER_STEP)
+    }
     for area in found:
         files = changes[BROWSER_STEP if area == BROWSER else SLOW_STEP]
         if files is None or any(affects(each, area, root) for each in files):

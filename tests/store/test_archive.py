@@ -165,6 +165,7 @@ def ids(*numbers: int) -> list[str]:
     return [session_id(number) for number in numbers]
 
 
+@pytest.mark.slow
 def test_archiving_changes_no_rows(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Archiving does not change the rows of any table or view.
 
@@ -192,6 +193,7 @@ def test_archiving_changes_no_rows(made: Home, monkeypatch: pytest.MonkeyPatch) 
         assert everything(first) == kept
 
 
+@pytest.mark.slow
 def test_new_records_and_rebuilt_stores_have_the_same_rows(archived: Home) -> None:
     """Queries return the rows of archives and records that are not ingested yet; a store rebuilt from the segments has
     the same rows.
@@ -207,6 +209,7 @@ def test_new_records_and_rebuilt_stores_have_the_same_rows(archived: Home) -> No
     assert names(archived) == []
 
 
+@pytest.mark.slow
 def test_an_archive_matches_the_manifest(ingested_once: Home, archived_once: Home) -> None:
     """An archive is read-only, contains no content, and has the size and digest that the manifest lists; no files are
     left next to it.
@@ -228,6 +231,7 @@ def test_an_archive_matches_the_manifest(ingested_once: Home, archived_once: Hom
     assert stat.S_IMODE(home.archive.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_a_running_session_is_not_archived(made: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session of a past month that still has an open segment stays in the published file with all its rows."""
     row = usage_row(1, session_id=session_id(1), at_ns=AUGUST)
@@ -245,6 +249,7 @@ def test_a_running_session_is_not_archived(made: Home, monkeypatch: pytest.Monke
     assert rows(made, "usage") == before
 
 
+@pytest.mark.slow
 def test_later_data_of_an_archived_month(archived: Home) -> None:
     """Later data of an archived month goes to another file if there is enough of it; sealed archives are not changed.
 
@@ -294,6 +299,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     mark_all_but_first(
@@ -335,6 +341,7 @@ def test_unlisted_archives_are_deleted(archived: Home) -> None:
     assert names(archived) == [*kept, "notes.txt"]
 
 
+@pytest.mark.slow
 def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
     """If a session in an archive is pruned, its archive is rewritten without it.
 
@@ -359,6 +366,7 @@ def test_a_session_is_pruned_from_its_archive(archived: Home) -> None:
     assert rebuilt(archived) == after
 
 
+@pytest.mark.slow
 def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that are only used by archived calls are kept, and are deleted together with the calls."""
     home = a_home(tmp_path)
@@ -376,6 +384,7 @@ def test_prices_of_archived_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rebuilt(home) == after
 
 
+@pytest.mark.slow
 def test_price_changes_apply_to_archived_calls(
     archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
@@ -413,6 +422,7 @@ def damage_wal(path: Path) -> None:
     path.with_name(f"{path.name}.wal").write_bytes(b"something")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     mark_all_but_first([damage_missing, damage_flipped, damage_cut, damage_wal], pytest.mark.crash),
@@ -437,6 +447,7 @@ def test_a_damaged_archive_is_rebuilt(
     assert names(archived) == ["2026-08.duckdb", "2026-09.duckdb"]
 
 
+@pytest.mark.slow
 def test_damage_with_unchanged_size_and_time(
     archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
@@ -453,6 +464,7 @@ def test_damage_with_unchanged_size_and_time(
     assert answers(archived) == archived_rows
 
 
+@pytest.mark.slow
 def test_repair_restores_facts_from_an_archive(
     archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
@@ -469,6 +481,7 @@ def test_repair_restores_facts_from_an_archive(
         assert rows(archived, table) == archived_rows[table]
 
 
+@pytest.mark.slow
 def test_a_copied_home(archived: Home, archived_rows: dict[str, list[Any]], tmp_path: Path) -> None:
     """A copied home can be used, even if its modification times differ or its manifest is missing."""
     copy = Home(tmp_path / "copy")
@@ -482,6 +495,7 @@ def test_a_copied_home(archived: Home, archived_rows: dict[str, list[Any]], tmp_
     assert rows(copy, "costs") == archived_rows["costs"]
 
 
+@pytest.mark.slow
 def test_an_archive_list_with_a_path_outside(
     archived: Home, archived_rows: dict[str, list[Any]]
 ) -> None:
@@ -500,6 +514,7 @@ def test_an_archive_list_with_a_path_outside(
     assert answers(archived) == archived_rows
 
 
+@pytest.mark.slow
 def test_a_reader_during_an_ingest(archived: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a reader has opened the published file and an ingest then replaces the archives, the reader opens the next
     generation.
@@ -544,6 +559,7 @@ def make_older(path: Path) -> None:
     new.replace(path)
 
 
+@pytest.mark.slow
 def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers have all rows even if an archive of an older layout lacks columns.
 

@@ -44,6 +44,7 @@ def bound(home: Home, monkeypatch: pytest.MonkeyPatch) -> object:
         return answers(home)
 
 
+@pytest.mark.slow
 def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader writes the file of cached views, and later readers use it; all rows are the same, with and
     without a store.
@@ -57,6 +58,7 @@ def test_copied_views_equal_bound_views(home: Home, monkeypatch: pytest.MonkeyPa
     assert answers(home, ingest=False) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", mark_all_but_first([100_000, 0, 1], pytest.mark.crash))
 def test_a_damaged_file_is_written_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, size: int
@@ -72,6 +74,7 @@ def test_a_damaged_file_is_written_again(
     assert file.stat().st_size == len(whole)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_in_a_read_only_home_is_ignored(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_damaged_file_in_a_read_only_home_is_ignored(
     assert prepared(home) == [file]
 
 
+@pytest.mark.slow
 def test_a_foreign_file_is_not_used(home: Home) -> None:
     """A foreign database in place of the cached views does not change any rows."""
     expected = answers(home)
@@ -99,6 +103,7 @@ def test_a_foreign_file_is_not_used(home: Home) -> None:
     assert answers(home) == expected
 
 
+@pytest.mark.slow
 def test_a_read_only_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a read-only home, the file of cached views cannot be written, so the views are bound."""
     expected = bound(home, monkeypatch)

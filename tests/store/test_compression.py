@@ -153,6 +153,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", mark_all_but_first(["_check", "sync_directory", "unlink"], pytest.mark.crash)
 )
@@ -223,6 +224,7 @@ def write_line(segment: Segment, number: int) -> None:
     segment.facts.append("usage", columns(usage_row(number)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side: str) -> None:
     """A flipped bit in any byte of a compressed file is detected, and the reader returns no wrong data."""

@@ -143,6 +143,7 @@ QUIET = story(quiet())
 OLDER = story([], [start(1).start])
 
 
+@pytest.mark.slow
 def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
     """A session without problems has no findings; signatures that cannot be checked for its client are reported as
     unknown.
@@ -158,6 +159,7 @@ def test_a_session_without_problems(verdicts: Callable[[int], dict[str, Verdict]
     }
 
 
+@pytest.mark.slow
 def test_a_recording_without_the_required_data(
     verdicts: Callable[[int], dict[str, Verdict]],
 ) -> None:
@@ -318,6 +320,7 @@ def test_a_cache_miss_is_not_a_rise(evidence_of: Evidence) -> None:
     assert found["detail"] == "from $0.0029 to $0.0039 a turn, 5 times in a row"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "about", "advice"),
     [
@@ -571,6 +574,7 @@ def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "is_found"),
     [
@@ -777,6 +781,7 @@ def test_contradictions(evidence_of: Evidence, number: int, is_found: bool) -> N
 LOOP = story(repeating(SAME, SAME, SAME))
 
 
+@pytest.mark.slow
 def test_findings_by_session(
     store: duckdb.DuckDBPyConnection, verdicts: Callable[[int], dict[str, Verdict]]
 ) -> None:

@@ -37,6 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         yield home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_rows_as_a_file(home: Home, tmp_path: Path, form: str) -> None:
     """Tables, views and named queries can be written to a file that only its owner can read, with all rows and exact
@@ -63,6 +64,7 @@ def test_rows_as_a_file(home: Home, tmp_path: Path, form: str) -> None:
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten(home: Home, tmp_path: Path) -> None:
     """An existing file or link is not overwritten; with --force, a plain file is replaced, but a link is not."""
     mine, link = tmp_path / "mine.csv", tmp_path / "link.csv"

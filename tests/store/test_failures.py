@@ -202,6 +202,7 @@ def test_each_failed_session_has_a_cause(home: Home) -> None:
     assert hidden[1].endswith(":7; declared: no_refund")
 
 
+@pytest.mark.slow
 def test_the_failed_step_has_its_facts(home: Home) -> None:
     """The step has its lane, turn, class and place; a failed attempt has its status. The steps before
     it are in order.
@@ -269,6 +270,7 @@ def test_the_steps_before_the_failure_of_a_sub_agent_are_its_own() -> None:
     assert found == ["query4", "query5", "query6", "query7", "inner"]
 
 
+@pytest.mark.slow
 def test_failed_sessions_are_listed_with_their_cause(home: Home, reader: Shell) -> None:
     """`sessions --failed` shows the cause of each session, and `--cause` selects sessions by it."""
     rows = [json.loads(line) for line in reader("sessions", "--failed", "--json").out.splitlines()]
@@ -290,6 +292,7 @@ def test_failed_sessions_are_listed_with_their_cause(home: Home, reader: Shell) 
         assert {row["cause"] for row in store.rows("sessions", causes=False).dicts()} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "diagnose"])
 def test_commands_begin_with_the_cause(reader: Shell, command: str) -> None:
     """`show` and `diagnose` begin with the cause, the failed step and the steps before it, without content."""
@@ -311,6 +314,7 @@ def test_commands_begin_with_the_cause(reader: Shell, command: str) -> None:
     assert not completed.startswith("failed")
 
 
+@pytest.mark.slow
 def test_diagnose_explains_every_failed_session(reader: Shell) -> None:
     """Each failed session has a finding `failure`, even with `--all`; `--fail` reacts to signatures only."""
     [first, *_] = reader("diagnose", "declared", "--json").out.splitlines()
@@ -324,6 +328,7 @@ def test_diagnose_explains_every_failed_session(reader: Shell) -> None:
     assert reader("diagnose", "result", "--fail").code == 0
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_the_cause(client: Client) -> None:
     """The page of a failed session shows the cause before the totals. A session that completed names what failed."""
     page = client.get(f"/sessions/{session_id(1)}")
@@ -335,6 +340,7 @@ def test_the_page_begins_with_the_cause(client: Client) -> None:
     assert "Completed, but send failed once 1 × KeyError in send at shop/orders.py:12" in completed
 
 
+@pytest.mark.slow
 def test_calls_that_the_provider_ran_have_scores_and_are_no_errors_of_the_client(
     home: Home, shell: Shell
 ) -> None:

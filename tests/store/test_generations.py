@@ -128,6 +128,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     mark_all_but_first(
@@ -227,6 +228,7 @@ def test_a_deleted_store_is_rebuilt(home: Home) -> None:
         assert everything(connection) == before
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_file_alone(home: Home, tmp_path: Path) -> None:
     """A store file that was copied to another machine without its home can be queried there like a home."""
     sent = tmp_path / "sent"
@@ -252,6 +254,7 @@ def test_readers_keep_their_generation(home: Home) -> None:
             assert counts(another)["session_starts"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [5, pytest.param(24, marks=pytest.mark.crash)])
 def test_a_damaged_copy_of_the_store_alone_is_refused(
     home: Home, tmp_path: Path, places: int

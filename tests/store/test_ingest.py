@@ -98,6 +98,7 @@ def test_repeated_ingests_count_once(tmp_path: Path) -> None:
         assert first.records == sum(counts(connection).values())
 
 
+@pytest.mark.slow
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -140,6 +141,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     mark_all_but_first(
@@ -365,6 +367,7 @@ except (HomeError, OSError) as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path) -> None:
     """If the disk is full, an ingest reports an error, the current file stays published, and a later ingest completes
     the work.
@@ -382,6 +385,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert ingest(home).records == 2_000
 
 
+@pytest.mark.slow
 def test_the_tail_and_the_published_file_have_the_same_rows(tmp_path: Path) -> None:
     """A recording has the same rows in every table and view, whether it is ingested or read from the tail."""
     home = a_home(tmp_path)

@@ -73,6 +73,7 @@ def invalid_session(number: int, counts: tuple[int, int, int]) -> list[Any]:
     return [begun, windowed, *facts, end(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "invalid",
     mark_all_but_first(

@@ -36,6 +36,7 @@ from tests.store.recordings import (
 )
 
 
+@pytest.mark.slow
 def test_the_live_tail_is_seen_without_ingest(tmp_path: Path) -> None:
     """A new reader sees every record that a running recorder has acknowledged, whether or not it is published."""
     home = a_home(tmp_path)
@@ -150,6 +151,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_crashed_session(tmp_path: Path) -> None:
     """A session is running as long as its process runs; after the process was killed, the session is crashed and its
     open span is orphaned.
@@ -201,6 +203,7 @@ except OSError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ingested", [True, False])
 def test_a_read_only_home(tmp_path: Path, ingested: bool) -> None:
     """In a read-only home, readers see all records, from the published file and the tail."""
@@ -309,6 +312,7 @@ def test_select_accepts_all_kinds_of_queries(connection: duckdb.DuckDBPyConnecti
     assert one.fetchall() == [("story",)]
 
 
+@pytest.mark.slow
 def test_the_public_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`agentobs.query` and `agentobs.connect` find the home in the same way as the recorder."""
     home = a_home(tmp_path)
@@ -404,6 +408,7 @@ print([name for name in ("genai_prices", "anthropic", "plotly", "opentelemetry")
     assert finish(python(code, home.path)) == "[]\n"
 
 
+@pytest.mark.slow
 def test_one_process_reads_many_generations(tmp_path: Path) -> None:
     """Connections of one process to different generations do not affect each other, even in different threads."""
     home = a_home(tmp_path)

@@ -45,6 +45,7 @@ def a_session(home: Home, number: int = 1) -> None:
     record(home, [start(number), called, tool(number, "a", "weather", at=T0 + SECOND + 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", [False, True])
 def test_load_by_id_or_part_of_it(published: bool, tmp_path: Path) -> None:
     """A session, live or ingested, can be loaded by its ID or a part of it.

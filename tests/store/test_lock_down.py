@@ -18,6 +18,7 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits, Worker
+from tests.marks import mark_all_but_first
 from tests.store.recordings import a_home, conversation, record
 
 CANARY = "canary-7f3a"
@@ -309,7 +310,9 @@ def test_there_are_enough_attacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sql"), ATTACKS, ids=[f"{kind}-{sql[:60]}" for kind, sql in ATTACKS]
+    ("kind", "sql"),
+    mark_all_but_first(ATTACKS, pytest.mark.slow, kept=80),
+    ids=[f"{kind}-{sql[:60]}" for kind, sql in ATTACKS],
 )
 def test_a_worker_refuses_each_attack(worker: Worker, target: Target, kind: str, sql: str) -> None:
     """The worker refuses each attack and keeps working; no file is read, created or changed."""
@@ -323,6 +326,7 @@ def test_a_worker_refuses_each_attack(worker: Worker, target: Target, kind: str,
     assert files(target.tmp) == target.before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sql"), RESOURCE_ATTACKS, ids=[f"{kind}-{sql[:60]}" for kind, sql in RESOURCE_ATTACKS]
 )
@@ -412,7 +416,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("sql", QUESTIONS)
+@pytest.mark.parametrize("sql", mark_all_but_first(QUESTIONS, pytest.mark.slow, kept=80))
 def test_a_worker_accepts_all_kinds_of_queries(worker: Worker, sql: str) -> None:
     """A worker accepts each kind of SELECT statement."""
     assert list(worker.run(sql).rows)

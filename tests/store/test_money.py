@@ -123,6 +123,7 @@ def test_days_are_in_utc(tmp_path: Path) -> None:
     assert rows == [{"day": "2026-09-21", "calls": 1}, {"day": "2026-09-22", "calls": 2}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "status", "cost"),
     [
@@ -305,6 +306,7 @@ rows_of_usage = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(rows=rows_of_usage, seed=st.randoms(use_true_random=False), cut=st.integers(0, 8))
 def test_neither_order_nor_a_split_changes_a_sum(

@@ -36,6 +36,7 @@ def port_of(connection: duckdb.DuckDBPyConnection) -> DuckStore:
     return DuckStore(connection, Home(Path()))
 
 
+@pytest.mark.slow
 def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyConnection) -> None:
     """Each named query starts with its question and runs without any parameter."""
     assert query_names() == [
@@ -115,6 +116,7 @@ def test_all_queries_start_with_a_question_and_run(connection: duckdb.DuckDBPyCo
         named(connection, name).fetchall()
 
 
+@pytest.mark.slow
 def test_parameters_filter_the_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Parameters that are passed filter the rows; parameters that are not passed do not."""
 
@@ -200,6 +202,7 @@ def test_unknown_session(connection: duckdb.DuckDBPyConnection) -> None:
         find_session(port_of(connection), "%%%%")
 
 
+@pytest.mark.slow
 def test_find_a_session_in_an_empty_home(tmp_path: Path) -> None:
     """In an empty home no session is found, and the error states why."""
     home = a_home(tmp_path)

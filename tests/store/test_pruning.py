@@ -100,6 +100,7 @@ def rebuilt(home: Home) -> dict[str, list]:
         return everything(connection) | {"prices": prices, "segments": marks}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock_change", [0, -3_600 * SECOND])
 def test_a_pruned_session_is_deleted_everywhere(
     home: Home, monkeypatch: pytest.MonkeyPatch, clock_change: int
@@ -131,6 +132,7 @@ def test_a_pruned_session_is_deleted_everywhere(
     assert prune(home, sessions=[TWO]).chosen == []
 
 
+@pytest.mark.slow
 def test_pruning_only_content(home: Home) -> None:
     """If only content is pruned, costs and events are kept, and a replay reports what is missing, since when, and a
     remedy.
@@ -181,6 +183,7 @@ retention.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     mark_all_but_first(
@@ -225,6 +228,7 @@ def test_a_kill_at_any_step(home: Home, place: str) -> None:
     assert not any(TWO in repr(row) for row in after["attempts"])
 
 
+@pytest.mark.slow
 def test_the_oldest_sessions_are_deleted_first(home: Home) -> None:
     """Pruning by age deletes sessions that ended before a time; pruning by size deletes the oldest sessions first.
 
@@ -246,6 +250,7 @@ def test_the_oldest_sessions_are_deleted_first(home: Home) -> None:
         assert connection.execute("SELECT session_id FROM sessions").fetchall() == [(THREE,)]
 
 
+@pytest.mark.slow
 def test_running_sessions_are_skipped(home: Home) -> None:
     """A session with an open segment is reported and not changed."""
     segment = write_facts(
@@ -262,6 +267,7 @@ def test_running_sessions_are_skipped(home: Home) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_prune_command(home: Home) -> None:
     """The `prune` command accepts ages, sizes and IDs, reports what it deleted, and rejects unclear input."""
     results = home.path / "sessions" / ONE / "results"
@@ -343,6 +349,7 @@ def test_readers_during_pruning(home: Home) -> None:
     assert verify(home).findings == []
 
 
+@pytest.mark.slow
 def test_records_written_during_pruning(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that another process writes between the selection and the pruning is kept while that process runs.
 

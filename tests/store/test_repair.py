@@ -62,6 +62,7 @@ def test_nothing_to_repair(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
     """If a block of facts is damaged, the facts are restored from their rows in the published file; the rows stay the
     same.
@@ -88,6 +89,7 @@ def test_facts_are_restored_from_the_published_file(tmp_path: Path) -> None:
     assert repair(home).lines() == ["nothing to repair"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [1, 2, 3])
 def test_a_record_after_a_damaged_one_is_not_doubled(tmp_path: Path, damaged: int) -> None:
     """If one record is damaged and the store has the next one, the repaired file contains each record once."""
@@ -109,6 +111,7 @@ def test_a_record_after_a_damaged_one_is_not_doubled(tmp_path: Path, damaged: in
         assert everything(connection) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["plain", "compressed"])
 def test_losses_are_reported(tmp_path: Path, form: str) -> None:
     """If lost facts have no rows, the readable records keep their numbers, and the session is incomplete, now and after
@@ -176,6 +179,7 @@ def test_damaged_content(tmp_path: Path) -> None:
     assert repair(home).done == []
 
 
+@pytest.mark.slow
 def test_a_damaged_generation(tmp_path: Path) -> None:
     """A published file that does not match the manifest is moved away and rebuilt with the same rows."""
     home, segment_id = made(tmp_path, is_ingested=True)
@@ -204,6 +208,7 @@ def test_content_without_facts(tmp_path: Path) -> None:
     assert any("its facts are missing" in line for line in repair(home).lines())
 
 
+@pytest.mark.slow
 def test_a_damaged_index_of_texts(tmp_path: Path) -> None:
     """`verify` reports it without a change, and `repair` deletes it, because the next search creates it again."""
     home, session_id = made(tmp_path, is_ingested=True)
@@ -222,6 +227,7 @@ def test_a_damaged_index_of_texts(tmp_path: Path) -> None:
     assert verify(home).ok
 
 
+@pytest.mark.slow
 def test_a_missing_segment_is_restored_from_the_published_file(tmp_path: Path) -> None:
     """If all files of a segment are missing, its facts are restored from the rows of the published file.
 

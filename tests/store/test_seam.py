@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from agentobs.recording.journal.home import open_home
 from agentobs.store.backend import open_store
 from agentobs.store.named_queries import internal_query_names, query_names
@@ -70,6 +72,7 @@ def test_only_the_store_contains_sql() -> None:
     assert found == SHOWN.keys()
 
 
+@pytest.mark.slow
 def test_each_named_query_runs(tmp_path: Path) -> None:
     """Each named query can run without parameters on an empty home."""
     with open_store(open_home(tmp_path / "home")) as store:

@@ -32,6 +32,7 @@ def found(store: Store, text: str, *words: str) -> list[str]:
     return [str(row["session_id"]) for row in rows.dicts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("titles_first", [True, False])
 def test_titles_and_errors_are_searched_whatever_comes_first(
     tmp_path: Path, titles_first: bool

@@ -122,7 +122,9 @@ def bombed(home: Home) -> Iterator[Bombed]:
     bombed.close()
 
 
-@pytest.mark.parametrize("sql", BOMBS, ids=[sql[:60] for sql in BOMBS])
+@pytest.mark.parametrize(
+    "sql", mark_all_but_first(BOMBS, pytest.mark.slow, kept=2), ids=[sql[:60] for sql in BOMBS]
+)
 def test_a_bomb_is_stopped(bombed: Bombed, worker: Worker, sql: str) -> None:
     """Each bomb is stopped at its limits, and the error names the limit and how to raise it; other queries are not
     affected.
@@ -194,6 +196,7 @@ def test_many_comments_do_not_delay_a_query(worker: Worker) -> None:
     assert list(worker.run('SELECT 1 AS "query"' + "\n" * 50_000).rows) == [(1,)]
 
 
+@pytest.mark.slow
 def test_no_function_without_arguments_returns_the_home(home: Home) -> None:
     """No table function or view of DuckDB that needs no arguments returns the path of the home."""
     sql = (
@@ -228,6 +231,7 @@ def used_seconds(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     mark_all_but_first([signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV], pytest.mark.crash),
@@ -245,6 +249,7 @@ def test_a_worker_that_dies_is_reported(home: Home, code: signal.Signals) -> Non
             worker.run("SELECT 1")
 
 
+@pytest.mark.slow
 def test_rows_columns_and_bytes_have_limits(home: Home) -> None:
     """A result that is too large is cut off or rejected with one error, and the worker keeps working.
 
@@ -316,6 +321,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_parameters_arrive_unchanged(home: Home, worker: Worker, value: Any) -> None:
     """A parameter has the same value in a worker as in a connection."""
@@ -429,6 +435,7 @@ def test_the_worker_has_given_up_its_rights(
 SHADOW = "open('{path}/was-run', 'w')\n"
 
 
+@pytest.mark.slow
 def test_no_module_of_the_current_directory_is_imported(home: Home, tmp_path: Path) -> None:
     """A file in the current directory that is named like a module is not imported."""
     for name in ("duckdb", "json", "queue", "agentobs"):
@@ -445,6 +452,7 @@ def test_no_module_of_the_current_directory_is_imported(home: Home, tmp_path: Pa
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_sees_earlier_records(tmp_path: Path) -> None:
     """A worker sees all records of a running session that were written before it was started."""
     home = a_home(tmp_path)
@@ -459,6 +467,7 @@ def test_a_worker_sees_earlier_records(tmp_path: Path) -> None:
     assert recorder.close()
 
 
+@pytest.mark.slow
 def test_a_worker_runs_one_query_at_a_time(home: Home) -> None:
     """If a query starts before all rows of the previous result were read, an error is raised, and no rows of another
     query are returned.
@@ -487,6 +496,7 @@ def test_opening_errors_equal_those_of_connect(tmp_path: Path) -> None:
         query("SELECT 1", home=home)
 
 
+@pytest.mark.slow
 def test_warnings_of_opening_are_passed_on(tmp_path: Path) -> None:
     """A query in a worker emits the same warnings as a connection."""
     home = a_home(tmp_path)
@@ -519,6 +529,7 @@ with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", mark_all_but_first([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], pytest.mark.crash)
 )
@@ -545,6 +556,7 @@ def is_running(process_id: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_parent_needs_no_duckdb(home: Home) -> None:
     """The parent process of a worker imports neither DuckDB nor the modules that read the store."""
     code = """

@@ -11,6 +11,7 @@ import pytest
 from agentobs.records.facts import TABLES
 from agentobs.store.duckdb.schema import SETTINGS, layout, migrate, migrations, newest
 from agentobs.store.fact_columns import fact_columns
+from tests.marks import mark_all_but_first
 from tests.write_docs import DOCUMENTS, ROOT
 
 
@@ -21,12 +22,13 @@ def laid_out() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-@pytest.mark.parametrize("path", DOCUMENTS)
+@pytest.mark.parametrize("path", mark_all_but_first(DOCUMENTS, pytest.mark.slow, kept=27))
 def test_generated_documents_are_up_to_date(path: str) -> None:
     """A committed document equals its generated text; `make docs` writes it."""
     assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]()
 
 
+@pytest.mark.slow
 def test_everything_has_a_comment(laid_out: duckdb.DuckDBPyConnection) -> None:
     """Every table, view and column has a comment."""
     silent = laid_out.execute(
@@ -40,6 +42,7 @@ def test_everything_has_a_comment(laid_out: duckdb.DuckDBPyConnection) -> None:
     assert silent.fetchall() == []
 
 
+@pytest.mark.slow
 def test_units_are_in_comments(laid_out: duckdb.DuckDBPyConnection) -> None:
     """The comment of a column whose name ends in a unit contains that unit in brackets."""
     units = {"_ns": "ns", "_ms": "ms", "_usd": "USD", "_tokens": "tokens", "_bytes": "bytes"}

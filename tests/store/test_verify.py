@@ -16,6 +16,7 @@ from agentobs.store.duckdb import repair as repair_module
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.verification import verify
+from tests.marks import mark_all_but_first
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -69,6 +70,7 @@ def test_an_intact_home(tmp_path: Path) -> None:
     segment.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["facts", "content"])
 def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
     """If a bit in any byte of a segment is flipped, `verify` finds it, and at most its record and one neighbor are
@@ -207,18 +209,21 @@ def change(home: Home, sql: str) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "found"),
-    [
-        (
-            "DELETE FROM attempts WHERE turn = 1",
-            "table attempts has 1 rows of segment {}, expected 2",
-        ),
-        ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {}, expected 2"),
-        (
-            "UPDATE segments SET facts_offset = 10000000",
-            "segment {} is shorter than when it was ingested",
-        ),
-        ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends cannot be read: "),
-    ],
+    mark_all_but_first(
+        [
+            (
+                "DELETE FROM attempts WHERE turn = 1",
+                "table attempts has 1 rows of segment {}, expected 2",
+            ),
+            ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {}, expected 2"),
+            (
+                "UPDATE segments SET facts_offset = 10000000",
+                "segment {} is shorter than when it was ingested",
+            ),
+            ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends cannot be read: "),
+        ],
+        pytest.mark.slow,
+    ),
 )
 def test_rows_are_compared_with_the_segments(tmp_path: Path, sql: str, found: str) -> None:
     """`verify` finds missing or duplicate rows in the published file, even if its digest matches."""

@@ -127,6 +127,7 @@ ADVISED = """
 """
 
 
+@pytest.mark.slow
 def test_tools_in_a_batch_are_those_of_ordinary_responses(
     tmp_path: Path, recorded: list[Exchange]
 ) -> None:
@@ -228,6 +229,7 @@ def test_equal_ids_in_two_results_are_two_calls(tmp_path: Path) -> None:
     assert rows == [(1, 1, None), (2, 1, "executed")]
 
 
+@pytest.mark.slow
 def test_commands_and_pages_show_the_tools_of_a_batch(
     tmp_path: Path, recorded: list[Exchange], capsys: pytest.CaptureFixture[str]
 ) -> None:

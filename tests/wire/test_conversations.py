@@ -68,6 +68,7 @@ def test_every_conversation_is_in_one_batch() -> None:
     assert sorted(names) == corpus.files(TAG_CONVERSATION) != []
 
 
+@pytest.mark.slow
 def test_the_sdk_returns_the_recorded_tool_calls(batch: Batch) -> None:
     """The messages that the SDK returns contain the recorded tool calls, streamed or not."""
     for recorded in batch.files:
@@ -75,6 +76,7 @@ def test_the_sdk_returns_the_recorded_tool_calls(batch: Batch) -> None:
         assert recorded.responses == calls, recorded.file.name
 
 
+@pytest.mark.slow
 def test_each_request_continues_the_last_response_in_its_history(batch: Batch) -> None:
     """An attempt continues the last response in its history, and its turn is the number of earlier responses plus
     one.

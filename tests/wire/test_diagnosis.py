@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.write_diagnose import diagnose
 from tests.write_docs import ROOT
 
 
+@pytest.mark.slow
 def test_all_findings_were_reviewed() -> None:
     """docs/diagnose.md lists every finding in both corpora, with the result of its review."""
     document = diagnose()

@@ -72,6 +72,7 @@ def test_every_file_is_in_one_batch() -> None:
     assert counts == {entry["file"]: entry["interactions"] for entry in corpus.manifest()}
 
 
+@pytest.mark.slow
 def test_the_client_receives_the_recorded_responses(batch: Batch) -> None:
     """A client that is recorded receives the status and body of each response unchanged."""
     for recorded in batch.files:
@@ -80,6 +81,7 @@ def test_the_client_receives_the_recorded_responses(batch: Batch) -> None:
         ], recorded.file.name
 
 
+@pytest.mark.slow
 def test_the_journal_contains_the_exact_exchanges(batch: Batch) -> None:
     """The requests and responses that are read from the segments equal the corpus byte for byte."""
     for recorded in batch.files:
@@ -91,6 +93,7 @@ def test_the_journal_contains_the_exact_exchanges(batch: Batch) -> None:
         assert (recording.outcome, recording.dropped) == ("completed", 0)
 
 
+@pytest.mark.slow
 def test_the_store_counts_every_attempt(batch: Batch) -> None:
     """The store contains one attempt per exchange, with the facts of its response."""
     sql = """
@@ -133,6 +136,7 @@ def test_usage_is_the_last_reported_usage(batch: Batch) -> None:
         assert batch.rows(usage.ROWS, recorded) == counts, recorded.file.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", REPLAYED, indirect=True)
 def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) -> None:
     """If a session is frozen, loaded and replayed without a provider, each request receives the recorded response byte

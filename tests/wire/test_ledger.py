@@ -158,6 +158,7 @@ def test_every_class_of_calls_occurs() -> None:
     assert sum(any(test(usage) for test in CLASSES.values()) for usage in usages) > 60
 
 
+@pytest.mark.slow
 def test_every_part_of_each_cost_is_exact(store: duckdb.DuckDBPyConnection) -> None:
     """Each of the six parts of a call's cost is exactly tokens times published price, and the parts add up to the
     cost.
@@ -193,6 +194,7 @@ def _status(usage: dict[str, Any]) -> str:
     return "exact" if is_split and has_priced_region else "estimated"
 
 
+@pytest.mark.slow
 def test_the_costs_of_each_model_add_up(store: duckdb.DuckDBPyConnection) -> None:
     """The total cost of each model equals the sum from the published prices."""
     expected: Counter[str] = Counter()

@@ -25,6 +25,7 @@ from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
 from agentobs.recording.wire.exchange_file import read_wire_file
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from tests.marks import mark_all_but_first
 from tests.wire import corpus
 from tests.wire.corpus import WireFile, blocks
 from tests.wire.loop_driver import SECONDS, conversations, run_conversation, runs_on_client
@@ -38,7 +39,7 @@ MIN_PERCENT = 80
 """The minimum percentage of files for which every request of the loop equals the recorded request."""
 
 
-@pytest.mark.parametrize("number", range(corpus.BATCHES))
+@pytest.mark.parametrize("number", mark_all_but_first(range(corpus.BATCHES), pytest.mark.slow))
 def test_the_loop_sends_the_recorded_requests(number: int, tmp_path: Path) -> None:
     """Every request of the loop equals the recorded request, except the first differences that the table lists."""
     files = [file for file in corpus.batch(number, TAG) if runs_on_client(file)]

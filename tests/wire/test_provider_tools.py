@@ -108,6 +108,7 @@ def expected_calls(recorded: RecordedFile) -> list[tuple[Any, ...]]:
     return rows
 
 
+@pytest.mark.slow
 def test_every_call_is_a_row_with_its_result(batch: Batch) -> None:
     """Names, uses, outcomes and IDs equal those in the files; a result after a paused turn joins its call."""
     assert len(batch.files) == FILES
@@ -126,6 +127,7 @@ def test_every_call_is_a_row_with_its_result(batch: Batch) -> None:
     assert total == {"calls": 88, "later response": 2}
 
 
+@pytest.mark.slow
 def test_every_result_is_a_row(batch: Batch) -> None:
     """Results have their type, the number of their parts, and the exit status of programs."""
     for recorded in batch.files:

@@ -126,6 +126,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
+@pytest.mark.slow
 def test_the_waste_is_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The store has each unused summary with its reason and cost; `diagnose` and `cost` show the waste."""
     rows = queries.query(

@@ -157,6 +157,7 @@ def test_a_program_that_does_not_read_its_input() -> None:
     assert answer(Command(("true",)), tool_input="x" * 1_000_000).outcome == "success"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     mark_all_but_first(
@@ -270,6 +271,7 @@ def test_nan_reaches_a_program_as_text() -> None:
     assert read.input == {"a": "NaN", "b": "-Infinity", "c": "?"}
 
 
+@pytest.mark.slow
 def test_a_payload_that_is_nested_too_deeply_blocks_the_call() -> None:
     """A call whose input is nested too deeply for a hook's payload is blocked, because the hook cannot check
     the call.

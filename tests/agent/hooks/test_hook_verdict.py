@@ -177,6 +177,7 @@ def test_usage_in_an_answer() -> None:
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 
+@pytest.mark.slow
 @given(ANY_VALUE | ANSWER_LIKE, st.sampled_from(EVENTS))
 def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
     """Any value can be parsed as an answer, and it has only effects that its event allows."""

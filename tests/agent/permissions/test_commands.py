@@ -444,6 +444,7 @@ def test_a_variable_that_may_be_empty() -> None:
     assert outcome("rm $E -i", allow=("shell(rm * -i)",)) == "ask"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fragment",
     ["$(", "`", "(", "'", '"', "sudo ", "sudo 'a b' ", "a;", "$x", "$x ", "<<", "{", "* ", "a=1 ", "\\\n", "a.b "],
@@ -472,6 +473,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bash_runs_only_the_parsed_commands(tmp_path: Path) -> None:
     """If the parser has no doubt about a random command, bash runs only commands that the parser found."""
     bash = shutil.which("bash")

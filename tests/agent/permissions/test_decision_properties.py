@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +163,7 @@ def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> 
 texts = st.text(alphabet="ab *", max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     texts,

@@ -35,6 +35,7 @@ from tests.effects.workspaces.file_sessions import (
     serving,
 )
 from tests.effects.workspaces.trees import FileState, files_of, git, hostile_repository, write
+from tests.marks import mark_all_but_first
 
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 Files = dict[bytes, FileState]
@@ -132,8 +133,14 @@ def submodule(origin: Path, clone: Path) -> None:
     git(clone.parent, "submodule", "--quiet", "add", str(origin), clone.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "cloned", [whole_clone, shallow_clone, borrowing_clone, working_tree, submodule]
+    "cloned",
+    mark_all_but_first(
+        [whole_clone, shallow_clone, borrowing_clone, working_tree, submodule],
+        pytest.mark.slow,
+        kept=2,
+    ),
 )
 def test_any_clone_with_the_commit_supplies_the_files(
     cloned: Callable[[Path, Path], None], tmp_path: Path, home: Path
@@ -200,6 +207,7 @@ def test_converted_files_are_stored_with_the_recorded_bytes(tmp_path: Path, home
     assert found[b"a.bin"] == ("file", b"the file itself\n")
 
 
+@pytest.mark.slow
 def test_a_large_repository_makes_a_small_fixture(tmp_path: Path, home: Path) -> None:
     """25 MB in 5 files, and a change of 1 kB; the size limit counts what is stored."""
     root = tmp_path / "root"
@@ -261,6 +269,7 @@ def test_another_repository_can_be_named(
         Scratch(moved(workspace, origin / "fixture"), tmp_path / "wrong")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepared", "why"),
     [
@@ -569,15 +578,18 @@ def _without_git(root: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("prepared", "has_commit"),
-    [
-        (lambda root: root, True),
-        (lambda root: root / "src" / "7", True),
-        (_detached, True),
-        (_rebasing, True),
-        (_linked, True),
-        (_unborn, False),
-        (_without_git, False),
-    ],
+    mark_all_but_first(
+        [
+            (lambda root: root, True),
+            (lambda root: root / "src" / "7", True),
+            (_detached, True),
+            (_rebasing, True),
+            (_linked, True),
+            (_unborn, False),
+            (_without_git, False),
+        ],
+        pytest.mark.slow,
+    ),
 )
 def test_the_commit_is_that_of_the_start_of_the_session(
     prepared: Callable[[Path], Path],
@@ -621,6 +633,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fixture_replays_in_a_clone_and_nowhere_else(
     session: Path,
     tmp_path: Path,
@@ -656,6 +669,7 @@ def test_a_fixture_replays_in_a_clone_and_nowhere_else(
     assert shell("replay", str(outside)).code == 0
 
 
+@pytest.mark.slow
 def test_a_standalone_fixture_replays_anywhere(
     session: Path,
     tmp_path: Path,

@@ -100,6 +100,7 @@ def blame(shell: Shell, path: str, *arguments: str) -> list[tuple[Any, ...]]:
     return [(e["text"], e["lane"], e["turn"], e["tool"], e["prompt"], e["origin"]) for e in lines]
 
 
+@pytest.mark.slow
 def test_every_change_of_twelve_turns_has_its_call(release: Release) -> None:
     """Each change is attributed to the call that made it, including changes by concurrent sub-agents; no attribution is
     wrong.
@@ -135,6 +136,7 @@ def test_every_change_of_twelve_turns_has_its_call(release: Release) -> None:
     assert commands == [("sh", 3, 1), ("sh", 5, 0), ("sh", 10, 0), *([("sh", 1, 0)] * 2)]
 
 
+@pytest.mark.slow
 def test_the_workspace_of_each_turn_is_restored(
     shell: Shell, release: Release, tmp_path: Path
 ) -> None:
@@ -147,7 +149,7 @@ def test_the_workspace_of_each_turn_is_restored(
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [
+    mark_all_but_first([
         ("check.sh", [("write", "main", 1)]),
         ("src/sums.py", [("write", "main", 1), ("edit", "main", 2), ("edit", "main", 4), ("move", "main", 7)]),
         ("src/total.py", [("write", "main", 1), ("edit", "main", 2), ("edit", "main", 4), ("move", "main", 7)]),
@@ -156,7 +158,7 @@ def test_the_workspace_of_each_turn_is_restored(
         ("notes.md", [("remove", "main", 9)]),
         ("README.md", [("edit", "main", 11)]),
         ("data.bin", [("run", "main", 10)]),
-    ],
+    ], pytest.mark.slow, kept=5),
 )  # fmt: skip
 def test_which_calls_changed_a_file(shell: Shell, path: str, expected: list[Any]) -> None:
     """The chain of a file contains the calls that changed it, even under a former name, and the calls that started
@@ -217,6 +219,7 @@ def test_what_a_turn_caused(shell: Shell) -> None:
     assert [each[0] for each in nodes(graph, "file_change")] == ["tests/old.sh"]
 
 
+@pytest.mark.slow
 def test_why_a_line_is_there(shell: Shell) -> None:
     assert calls(why(shell, "release", "--line", "docs/sums.md:3"))[-1] == ("edit", DOCS_LANE, 2)
     assert calls(why(shell, "release", "--line", "src/sums.py:2")) == [("write", "main", 1)]
@@ -294,6 +297,7 @@ def test_content_is_shown_on_request_only(shell: Shell, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in drawn
 
 
+@pytest.mark.slow
 def test_changed_files_are_in_the_timeline(shell: Shell) -> None:
     lines = [" ".join(line.split()) for line in shell("show", "release").out.splitlines()]
     [at] = [
@@ -316,7 +320,7 @@ def test_the_effects_of_a_session_are_listed(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [
+    mark_all_but_first([
         (("why", "release", "--file", "/etc/passwd"), "not in the workspace of the session"),
         (("why", "release", "--file", "none.py"), "this file was not changed in the session"),
         (("why", "release", "--turn", "40"), "it has turns 1 to 12"),
@@ -339,7 +343,7 @@ def test_the_effects_of_a_session_are_listed(shell: Shell) -> None:
         (("blame", "README.md", "--lines", "3,1"), "expected A,B"),
         (("blame", "README.md", "--lines", "90,91"), "the file has 4 lines"),
         (("blame", ".env"), "no recorded state has this file"),
-    ],
+    ], pytest.mark.slow, kept=11),
 )  # fmt: skip
 def test_bad_input_is_one_clear_error(
     shell: Shell, release: Release, arguments: tuple[str, ...], expected: str
@@ -351,6 +355,7 @@ def test_bad_input_is_one_clear_error(
     assert ended.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_names_with_escapes_and_long_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ TURNS: Script = {
 }
 
 
+@pytest.mark.slow
 def test_each_change_has_its_call_and_each_turn_its_files(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +326,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_recorded_command(root: Path, tmp_path: Path) -> None:
     """The files of a command are recorded by the proxy; each change has its call or none, whatever the timing."""
     home = tmp_path / "home"

@@ -58,6 +58,7 @@ def sessions(home: Home) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_files_count_with_the_last_session_that_has_them(recorded: Home) -> None:
     """Each session has a file that the next one has at its start; the shared file is deleted with the last session."""
     first, second, third = sessions(recorded)
@@ -67,6 +68,7 @@ def test_files_count_with_the_last_session_that_has_them(recorded: Home) -> None
     assert deleted_bytes(recorded, ["unknown"]) == {}
 
 
+@pytest.mark.slow
 def test_a_size_is_reached_without_deleting_more(recorded: Home) -> None:
     """The two oldest sessions have one file of their own, so reducing the home by half of it deletes these two only."""
     first, second, _ = sessions(recorded)
@@ -80,6 +82,7 @@ def test_a_size_is_reached_without_deleting_more(recorded: Home) -> None:
     assert abs(before - done.after - PART) < PART // 3
 
 
+@pytest.mark.slow
 def test_the_last_session_is_deleted_with_the_repository(recorded: Home) -> None:
     *_, third = sessions(recorded)
     everything = prune(recorded, sessions=sessions(recorded), what="content", dry_run=True)

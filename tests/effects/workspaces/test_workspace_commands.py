@@ -82,6 +82,7 @@ def without_secret(files: dict[bytes, FileState]) -> dict[bytes, FileState]:
     return {path: each for path, each in files.items() if path != b".env"}
 
 
+@pytest.mark.slow
 def test_the_workspace_at_each_turn(shell: Shell, recorded: Recorded, tmp_path: Path) -> None:
     for turn in (1, 2, 3, 4):
         code, text = run(shell, "workspace", "tidy", "--at", str(turn), "-o", f"{tmp_path}/{turn}")
@@ -172,6 +173,7 @@ def test_no_link_leads_out_of_the_workspace(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_facts_contain_no_path_and_prune_deletes_the_files(
     shell: Shell, recorded: Recorded, tmp_path: Path
 ) -> None:

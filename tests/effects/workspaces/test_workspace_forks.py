@@ -92,6 +92,7 @@ def passes(directory: Path) -> bool:
     return subprocess.run(["sh", "check.sh"], cwd=directory, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_fork_with_another_model_fixes_what_the_session_could_not(
     session: Session, shell: Shell, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def compared(shell: Shell, *arguments: str) -> tuple[int, list[dict[str, Any]], 
     return ended.code, json.loads(ended.out)["rows"] if ended.out else [], ended.err
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_which_model_passes(
     session: Session, shell: Shell, tmp_path: Path
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_comparison_shows_which_model_passes(
     assert not any(str(temporary) in each for each in listed)
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_without_a_confirmation_or_above_the_limit(
     session: Session, shell: Shell
 ) -> None:
@@ -326,6 +329,7 @@ def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path:
     assert session.provider.requests == []
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_error_before_anything_is_sent(
     session: Session, reader: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +370,7 @@ def test_a_command_that_fails_before_its_first_request_says_why(
     assert session.provider.requests == []
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_fixture_needs_no_home(
     session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +395,7 @@ def test_a_fork_of_a_fixture_needs_no_home(
     assert len(states) == 1
 
 
+@pytest.mark.slow
 def test_files_that_the_replay_did_not_produce_are_replaced(
     session: Session, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +409,7 @@ def test_files_that_the_replay_did_not_produce_are_replaced(
     assert passes(out)
 
 
+@pytest.mark.slow
 def test_a_python_agent_is_forked_from_the_files_of_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -463,6 +470,7 @@ def test_a_terminated_comparison_ends_its_fork(
     assert (ended.value.code, Process.signals) == (128 + number, [signal.SIGINT])
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_shows_what_has_ended(session: Session, shell: Shell) -> None:
     """Ctrl-C ends the fork and its session in order; the table has the forks before it, and later ones do not start."""
 

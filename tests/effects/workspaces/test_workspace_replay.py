@@ -70,6 +70,7 @@ def frozen(shell: Shell, session: Session) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fixture_carries_the_files_of_each_turn(
     frozen: Path, session: Session, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_fixture_carries_the_files_of_each_turn(
     )
 
 
+@pytest.mark.slow
 def test_a_command_is_replayed_in_the_recorded_files(
     frozen: Path, shell: Shell, session: Session, tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def python_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_secrets_in_files_are_refused_and_can_be_left_out(
     python_session: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +207,7 @@ def test_secrets_in_files_are_refused_and_can_be_left_out(
     assert names == {*START, "py_fix_agent.py"}
 
 
+@pytest.mark.slow
 def test_a_python_agent_is_replayed_in_the_recorded_files(
     python_session: Path,
     tmp_path: Path,
