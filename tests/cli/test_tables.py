@@ -26,7 +26,6 @@ from agentobs.store import session_lookup
 from agentobs.store.backend import open_store
 from agentobs.store.session_lookup import find_session, shortest_prefixes
 from tests.cli.pseudo_terminal import on_terminal, program_on_terminal
-from tests.marks import mark_all_but_first
 from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 HEADINGS = ("session id", "name", "title", "status", "started (UTC)", "turns", "cache read", "cost")
@@ -218,9 +217,7 @@ def outputs(home: Path) -> dict[tuple[str, ...], tuple[int, list[str]]]:
     return dict(zip(COMMANDS, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    "arguments", mark_all_but_first(COMMANDS, pytest.mark.slow, kept=80), ids=" ".join
-)
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_no_line_of_a_command_is_longer_than_80_columns(
     outputs: dict[tuple[str, ...], tuple[int, list[str]]], arguments: tuple[str, ...]
 ) -> None:

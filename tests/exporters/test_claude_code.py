@@ -38,7 +38,6 @@ from agentobs.store.duckdb.retention import prune
 from agentobs.store.named_queries import query_names
 from replay.freeze.conversion import freeze
 from tests.exporters.recount import TABLE, count, folder
-from tests.marks import mark_all_but_first
 from tests.store.recordings import attempt, end, record, session_id, start
 
 TRANSCRIPTS = folder()
@@ -78,7 +77,7 @@ def test_the_committed_counts_match_the_logs() -> None:
 
 @NEEDED
 @pytest.mark.xdist_group("transcripts")
-@pytest.mark.parametrize("client_id", mark_all_but_first(SESSIONS, pytest.mark.slow, kept=40))
+@pytest.mark.parametrize("client_id", SESSIONS)
 def test_a_session_is_imported_completely(
     imported: duckdb.DuckDBPyConnection, client_id: str
 ) -> None:

@@ -19,7 +19,6 @@ from tests.exporters.collector import Collector
 from tests.exporters.otlp_decoder import TelemetryItem, plain_pairs, read
 from tests.exporters.sample_session import PRICED, sample_home
 from tests.exporters.test_backfill import send
-from tests.marks import mark_all_but_first
 
 pytestmark = pytest.mark.xdist_group("semconv")
 PROFILE_VARIANTS = [*((name, False) for name in PROFILES), ("both", True)]
@@ -117,17 +116,13 @@ NAMES: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(
     ("profile", "reader"),
-    mark_all_but_first(
-        [
-            ("both", "latest"),
-            ("both", "1.41 cache"),
-            ("genai-latest", "latest"),
-            ("genai-1.41", "1.41"),
-            ("openinference", "openinference"),
-        ],
-        pytest.mark.slow,
-        kept=80,
-    ),
+    [
+        ("both", "latest"),
+        ("both", "1.41 cache"),
+        ("genai-latest", "latest"),
+        ("genai-1.41", "1.41"),
+        ("openinference", "openinference"),
+    ],
 )
 def test_the_attributes_contain_the_numbers_of_the_store(
     items_by_profile: dict[tuple[str, bool], list[TelemetryItem]],

@@ -18,7 +18,6 @@ from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.generations import current
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.sql_worker import Limits, Worker
-from tests.marks import mark_all_but_first
 from tests.store.recordings import a_home, conversation, record
 
 CANARY = "canary-7f3a"
@@ -311,7 +310,7 @@ def test_there_are_enough_attacks() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "sql"),
-    mark_all_but_first(ATTACKS, pytest.mark.slow, kept=80),
+    ATTACKS,
     ids=[f"{kind}-{sql[:60]}" for kind, sql in ATTACKS],
 )
 def test_a_worker_refuses_each_attack(worker: Worker, target: Target, kind: str, sql: str) -> None:
@@ -416,7 +415,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("sql", mark_all_but_first(QUESTIONS, pytest.mark.slow, kept=80))
+@pytest.mark.parametrize("sql", QUESTIONS)
 def test_a_worker_accepts_all_kinds_of_queries(worker: Worker, sql: str) -> None:
     """A worker accepts each kind of SELECT statement."""
     assert list(worker.run(sql).rows)
