@@ -12,7 +12,7 @@ from tests.failing_agents.cases.all import CASES
 from tests.failing_agents.proof import prove, run_pytest, with_assertion, write_sources
 
 QUICK = sorted(name for name, case in CASES.items() if case.is_quick)
-REPLAYS = 20
+REPLAYS = 6
 """The number of replays per agent; `python -m tests.failing_agents --replays 100` runs more."""
 
 
