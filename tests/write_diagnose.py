@@ -124,6 +124,10 @@ def _logs(path: Path) -> tuple[Home, dict[str, str]]:
     return home, names
 
 
+_IS_RECORDED = (
+    "session_id NOT IN (SELECT session_id FROM session_starts WHERE source <> 'recorded')"
+)
+"""Whether a session was recorded; logs contain neither cancelled hooks nor summaries that were not used."""
 _APPLICABLE_SESSIONS = {
     "repeated_calls": """
         SELECT DISTINCT session_id FROM (
@@ -141,12 +145,14 @@ _APPLICABLE_SESSIONS = {
     """,
     "long_waits": "SELECT DISTINCT session_id FROM permissions",
     "repeated_denials": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
-    "silent_hook_cancels": "SELECT DISTINCT session_id FROM events WHERE kind = 'hook'",
+    "silent_hook_cancels": f"SELECT DISTINCT session_id FROM events WHERE kind = 'hook' AND {_IS_RECORDED}",
     "broken_caches": "SELECT DISTINCT session_id FROM cached_calls WHERE previous_cached_tokens > 0",
     "cache_rewrites": "SELECT DISTINCT session_id FROM cached_calls WHERE previous_cached_tokens > 0",
     "repeated_tool_errors": "SELECT DISTINCT session_id FROM tool_results WHERE is_error",
     "contradictions": "SELECT DISTINCT session_id FROM attempts WHERE claims_success IS NOT NULL",
-    "failed_summaries": "SELECT DISTINCT session_id FROM attempts WHERE query_source = 'compaction'",
+    "failed_summaries": f"""
+        SELECT DISTINCT session_id FROM attempts WHERE query_source = 'compaction' AND {_IS_RECORDED}
+    """,
 }
 """For each signature, a query for the sessions to which it applies."""
 

@@ -68,7 +68,7 @@ _COMMANDS = {
     ),
     "tools": (
         "agentobs.cli.inspection.time_use",
-        "Show the slowest tools: p50, p95 and p99, excluding approval waits.",
+        "Show the slowest tools: p50, p95 and p99, excluding recorded approval waits.",
     ),
     "waits": (
         "agentobs.cli.inspection.time_use",

@@ -104,6 +104,16 @@ COST_SIGNS = {"lower_bound": "≥ ", "estimated": "≈ "}
 """The sign before a cost that is not exact in a table column, by cost status."""
 
 
+ESTIMATES = {"duration_ns": "estimated_ns", "tools_ns": "estimated_tools_ns"}
+"""The column with the estimate of a duration that was not recorded, by the column with the duration."""
+
+
+def estimated(column: str, value: object, row: Mapping[str, Any]) -> str | None:
+    """Return the estimate that is shown for a duration that was not recorded, as `≈ 104 ms`; None if there is none."""
+    guess = row.get(ESTIMATES.get(column, ""))
+    return None if value is not None or guess is None else f"≈ {seconds(guess)}"
+
+
 def has_partial_counts(row: Mapping[str, Any]) -> bool:
     """Return whether the output tokens of a row are a lower bound, because a response ended before its last counts.
 

@@ -16,6 +16,12 @@ PARTS_OF_TIME = MappingProxyType(
     }
 )
 """The categories of time."""
+UNSEEN_WAITS = "including any wait for approval (not recorded)"
+"""What the time of tools contains if the client does not record how long it waited for an approval."""
+INCLUDING_WAITS = "include any wait for approval (not recorded)"
+"""The same, after a subject such as `the times of calls`."""
+ESTIMATED_TIMES = f"estimated from wire timing, {UNSEEN_WAITS}"
+"""How the time of a tool is known if the client does not record it."""
 STEP_KINDS = MappingProxyType(
     {
         "request": "request",

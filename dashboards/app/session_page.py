@@ -14,8 +14,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.records.whole_numbers import whole_number
-from agentobs.store.analysis.lane_names import with_agents
+from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
+from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
+from agentobs.store.analysis.wall_time import interaction_times, longest_own_stretch
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
@@ -27,14 +29,14 @@ from dashboards.app.trace import (
     MOST_CHARACTERS,
     ShownNode,
     earlier_failures,
-    main_turns,
     matching_nodes,
     selected_number,
     shown_nodes,
     shown_step,
     step_of_turn,
+    turns_by_lane,
 )
-from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
+from dashboards.figures.phrases import amount, certainty_prefix, count, money, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
 from dashboards.panels.failure_groups import (
     SessionFailures,
@@ -58,6 +60,8 @@ PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
+MOST_PREFIXES = 3
+"""The maximum number of prefixes that several agents wrote that the tab Cost names. Our choice."""
 MOST_LONGEST = 5
 """The number of longest steps that the tab Time lists. Our choice."""
 TRACE = "trace"
@@ -75,6 +79,8 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
+Listed = tuple[int, ShownNode | None, bool]
+"""A row of the longest steps: its time in nanoseconds, its step, and whether it is agent code after this step."""
 WINDOW_TURNS = 25
 """The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
 
@@ -92,7 +98,7 @@ def session(request: Request) -> Response:
         shown = shown_failure(opened.failure, opened.restored)
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         if tab == TRACE and query.get("turn") and "step" not in query:
-            step_id = step_of_turn(opened.tree, query["turn"])
+            step_id = step_of_turn(opened.tree, query["turn"], query.get("agent") or "main")
             path = f"/sessions/{segment(session_id)}?{urlencode({'step': step_id})}"
             return RedirectResponse(path, 303)
         return page_response(
@@ -149,11 +155,16 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     parameters = {name: query[name] for name in ("from", "to", "find", "failed") if name in query}
     if query.get("step"):
         parameters["step"] = query["step"]
+    turns = turns_by_lane(tree)
     return {
         "nodes": nodes,
         "more_nodes": more,
         "all_nodes": sum(tree.node(each).kind != "group" for each in tree.order),
-        "main_turns": main_turns(tree),
+        "main_turns": turns.get("main") or next(iter(turns.values()), None),
+        "turn_agents": [
+            (lane, "main agent" if lane == "main" else name_of_lane(lane, opened.agents), known)
+            for lane, known in turns.items()
+        ],
         "is_filtered": is_filtered,
         "find": words,
         "only_failed": only_failed,
@@ -242,7 +253,11 @@ def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     calls = _failed_counts(opened.tree)["calls"]
     notes = [
         uncertain_total(spent) if spent else "",
-        _compaction_note(opened.cached_rows("context_growth")),
+        _prefix_note(opened.cached_rows("internal/repeated_prefixes")),
+        _compaction_note(
+            opened.cached_rows("context_growth"),
+            first_of(opened.cached_rows("internal/compaction_cost")),
+        ),
         _failed_calls_note(calls, opened.cached_rows("session_turns")),
     ]
     return {"cost_notes": [note for note in notes if note], "rises": _rises(opened)}
@@ -285,18 +300,51 @@ def _rises(opened: OpenedSession) -> list[CostRise]:
     )
 
 
-def _compaction_note(rows: Sequence[Row]) -> str:
-    """Return how many compactions there were, and how much was then written to the cache; empty if there were none."""
+def _prefix_note(rows: Sequence[Row]) -> str:
+    """Return which prompts several agents wrote to the cache, in words; empty if there are none.
+
+    Args:
+        rows: the rows of `internal/repeated_prefixes`.
+    """
+    notes = []
+    for row in rows[:MOST_PREFIXES]:
+        agents = count(row["writes"], "agent" if row["has_main"] else "sub-agent")
+        extra = (
+            "an unknown amount" if row["extra_usd"] is None else f"about {money(row['extra_usd'])}"
+        )
+        notes.append(
+            f"The same prefix was written by {agents}, {count(row['tokens'], 'token')} each, within the lifetime of "
+            f"the cache: {extra} more than reading it."
+        )
+    if len(rows) > len(notes):
+        notes.append(f"{count(len(rows) - len(notes), 'other prefix')} too.")
+    return " ".join(notes)
+
+
+def _compaction_note(rows: Sequence[Row], spent: Row | None) -> str:
+    """Return how many compactions there were, what their summaries cost, and how much was then written to the cache;
+    empty if there were none.
+
+    Args:
+        rows: the rows of `context_growth`.
+        spent: the row of `internal/compaction_cost`.
+    """
     after = [row for row in rows if row["compacted"]]
     written = sum(row["cache_write_tokens"] or 0 for row in after)
+    summaries = spent["calls"] if spent else 0
+    requests = (
+        "request for a summary" if summaries == 1 else f"{summaries:,} requests for summaries"
+    )
+    cost = f" The {requests} cost {amount(spent)}." if spent and summaries else ""
     if not after:
-        return ""
+        return cost.strip()
+    number = count(len(after), "compaction")
     if not written:
-        return f"{count(len(after), 'compaction')} shortened the conversation; nothing was then written to the cache."
+        return f"{number} shortened the conversation; nothing was then written to the cache.{cost}"
     follower = "the request after it" if len(after) == 1 else "the requests after them"
     return (
-        f"{count(len(after), 'compaction')} rewrote the cache: {follower} wrote {count(written, 'token')} to it; "
-        "their cost is part of the total."
+        f"{number} rewrote the cache: {follower} wrote {count(written, 'token')} to it; "
+        f"their cost is part of the total.{cost}"
     )
 
 
@@ -453,7 +501,46 @@ def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     timed = [(node.duration_ns, node) for node in nodes if node.duration_ns and node.kind in kinds]
     longest = heapq.nlargest(MOST_LONGEST, timed, key=lambda each: each[0])
     shown = shown_nodes(opened.view, [node for _, node in longest], set(), opened.agents)
-    return {"longest": shown}
+    listed: list[Listed] = [
+        (took, each, False) for (took, _), each in zip(longest, shown, strict=True)
+    ]
+    return {
+        "longest": _with_agent_code(opened, listed),
+        "longest_note": _times_note(opened, shown),
+    }
+
+
+def _with_agent_code(opened: OpenedSession, listed: list[Listed]) -> list[Listed]:
+    """Return the longest steps and the longest time of agent code."""
+    store, session_id = opened.view.store, opened.session_id
+    stretch = opened.cache.get(
+        "longest own stretch", lambda: longest_own_stretch(interaction_times(store, session_id))
+    )
+    if stretch is None or stretch.ended_ns == stretch.started_ns:
+        return listed
+    took = stretch.ended_ns - stretch.started_ns
+    if len(listed) >= MOST_LONGEST and took <= listed[-1][0]:
+        return listed
+    ended = [
+        (node.started_ns + node.duration_ns, node)
+        for node in map(opened.tree.node, opened.tree.order)
+        if node.step is not None and node.started_ns is not None and node.duration_ns is not None
+    ]
+    before = [each for each in ended if each[0] <= stretch.started_ns]
+    last = max(before, key=lambda each: each[0], default=None)
+    [after] = shown_nodes(opened.view, [last[1]], set(), opened.agents) if last else [None]
+    return sorted([*listed, (took, after, True)], key=lambda each: -each[0])[:MOST_LONGEST]
+
+
+def _times_note(opened: OpenedSession, shown: Sequence[ShownNode]) -> str:
+    """Return what the times of listed tool calls include; empty if they are complete and exact."""
+    calls = [each.node for each in shown if each.node.kind == "tool"]
+    if any(node.is_estimated for node in calls):
+        return f"≈: {ESTIMATED_TIMES}."
+    kept = content_state(opened.view.store, opened.session_id)
+    if calls and kept["source"] not in (None, "recorded"):
+        return f"The times of calls {INCLUDING_WAITS}."
+    return ""
 
 
 def _transcript_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:

@@ -69,7 +69,9 @@ class ShownStep:
     step: Row = field(default_factory=lambda: NO_STEP)
     """The row of `session_steps`, with the original texts; NO_STEP if there is none."""
     changed_zones: str | None = None
-    """What changed in the cached prefix since the previous request; None if unknown."""
+    """What changed in the cached prefix since the previous request of the agent; None if unknown."""
+    is_first_request: bool = False
+    """Whether it is a request without a previous request of the same agent."""
     error: Row | None = None
     """The row of `errors` of a failed step."""
 
@@ -147,34 +149,33 @@ def selected_number(tree: TraceTree, query: Mapping[str, str]) -> int | None:
     return tree.by_id[step_id]
 
 
-def main_turns(tree: TraceTree) -> tuple[int, int] | None:
-    """Return the numbers of the first and the last turn of the main agent; None if it has no turns."""
-    nodes = map(tree.node, tree.order)
-    turns = [
-        node.turn
-        for node in nodes
-        if node.kind == "request" and node.lane == "main" and node.turn is not None
-    ]
-    return (min(turns), max(turns)) if turns else None
+def turns_by_lane(tree: TraceTree) -> dict[str, tuple[int, int]]:
+    """Return the numbers of the first and the last turn of each agent that has turns, by lane, the main agent first."""
+    turns: dict[str, list[int]] = {"main": []}
+    for node in map(tree.node, tree.order):
+        if node.kind == "request" and node.turn is not None:
+            turns.setdefault(node.lane, []).append(node.turn)
+    return {lane: (min(known), max(known)) for lane, known in turns.items() if known}
 
 
-def step_of_turn(tree: TraceTree, text: str) -> str:
-    """Return the ID of the request of a turn of the main agent.
+def step_of_turn(tree: TraceTree, text: str, lane: str = "main") -> str:
+    """Return the ID of the request of a turn of an agent.
 
     Raises:
-        UsageError: the session has no such turn.
+        UsageError: the agent has no such turn.
     """
     requests = [
         node
         for node in map(tree.node, tree.order)
-        if node.kind == "request" and node.lane == "main" and str(node.turn) == text.strip()
+        if node.kind == "request" and node.lane == lane and str(node.turn) == text.strip()
     ]
     # The last attempt of a turn got its response.
     if requests:
         return requests[-1].step_id
-    turns = main_turns(tree)
+    turns = turns_by_lane(tree).get(lane)
     todo = f"Its turns are {turns[0]:,} to {turns[1]:,}" if turns else ""
-    raise UsageError("the main agent has no such turn", where=f"turn {text[:20]}", todo=todo)
+    agent = "the main agent" if lane == "main" else "this agent"
+    raise UsageError(f"{agent} has no such turn", where=f"turn {text[:20]}", todo=todo)
 
 
 def shown_nodes(
@@ -302,11 +303,14 @@ def shown_step(
     attempt = (
         first_of(view.named("internal/attempt", attempt_id=attempt_id)) if attempt_id else None
     )
-    changed = None
+    changed, is_first = None, False
     if attempt and node.kind == "request":
         key = {"session_id": attempt["session_id"], "attempt_id": attempt["attempt_id"]}
         zones = view.named("internal/zone_changes", **key)
-        changed = str(zones[0]["zones_changed"] or "") if zones else None
+        near = view.named("internal/adjacent_attempts", **key, lane=attempt["lane"])
+        # The recorder may have compared the first prompt of an agent with the prompt of another agent.
+        is_first = not zones[0]["is_own_lane"] if zones else bool(near and not near[0]["before_id"])
+        changed = str(zones[0]["zones_changed"] or "") if zones and not is_first else None
     return ShownStep(
         node,
         texts[-1].label,
@@ -317,6 +321,7 @@ def shown_step(
         attempt,
         step,
         changed,
+        is_first,
         _error(node, errors),
     )
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from agentobs.records import words
 from agentobs.records.display import seconds, share
-from agentobs.store.analysis.wall_time import PARTS
+from agentobs.store.analysis.wall_time import PARTS, UNSEEN
 from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
 from dashboards.figures.phrases import (
     Row,
@@ -79,16 +79,19 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
     walls = [sum(row["wall_ns"] for row in group) for group in groups]
     unit, word = _unit(max(walls))
     names = [_bar_label(at * size, group) for at, group in enumerate(groups)]
+    display_names = dict(NAMES)
+    if any("person" in UNSEEN.get(row.get("timing_source", "spans"), ()) for row in known):
+        display_names["tool"] = f"{NAMES['tool']}, {words.UNSEEN_WAITS}"
     figure = go.Figure(
         [
             go.Bar(
-                name=NAMES[part],
+                name=display_names[part],
                 orientation="h",
                 y=list(range(len(groups))),
                 x=[spent[part] / unit for spent in sums],
                 marker=bar(PARTS_OF_TIME[part]),
                 customdata=[
-                    f"interaction {name}<br>{NAMES[part]}: {seconds(spent[part])} of {seconds(wall)}"
+                    f"interaction {name}<br>{display_names[part]}: {seconds(spent[part])} of {seconds(wall)}"
                     f"{_share_text(spent[part], wall)}"
                     for name, spent, wall in zip(names, sums, walls, strict=True)
                 ],

@@ -49,6 +49,8 @@ class FailureGroup:
     """The lane of the failed sub-agent; empty for other steps, and if there are several sub-agents."""
     lane: str
     """The lane in which the steps failed; empty if there are several."""
+    calls: int
+    """The number of all calls of the tool; 0 for other steps."""
     is_repaired: bool
     """Whether a retry of each of them succeeded: of a tool call, a later call with the same input."""
 
@@ -115,13 +117,21 @@ class SessionFailures:
                 failed = Counter[str]()
                 for each in same:
                     failed[_name(each.name)] += len(each.numbers)
+                calls = {_name(each.name): each.calls for each in same}
                 (first, number), *others = failed.items()
-                parts = [f"{first} failed {times(number)}"]
-                parts += [f"{name} {times(number)}" for name, number in others]
+                parts = [f"{first} failed {_times_of(number, calls[first])}"]
+                parts += [f"{name} {_times_of(number, calls[name])}" for name, number in others]
                 return _listed(parts, count(len(parts) - MOST_NAMES, "other tool"))
             case _:
                 lost = [each for each in same if each.is_repaired == top.is_repaired]
                 return f"{count(sum(len(each.numbers) for each in lost), top.kind)} failed"
+
+    @property
+    def repeats_headline(self) -> bool:
+        """Whether the only group says no more than the headline."""
+        top = self.groups[0]
+        is_bare = top.kind == "tool" and not (top.error or top.file or top.agent or top.is_repaired)
+        return len(self.groups) == 1 and is_bare
 
     @property
     def listed(self) -> Sequence[FailureGroup]:
@@ -172,6 +182,11 @@ def session_failures(
     end_of = {row["lane"]: row for row in ends}
     agents = {node.agent_lane: node.agent for node in map(tree.node, tree.order) if node.agent}
     succeeded = _last_successes(tree)
+    calls = Counter(
+        node.label
+        for node in map(tree.node, tree.order)
+        if node.kind == "tool" and (not inside or f"{node.lane}/".startswith(f"{inside}/"))
+    )
     groups: dict[tuple[Any, ...], list[Node]] = {}
     for node in sorted(failed, key=lambda each: each.started_ns or 0):
         error = error_of(node, by_step)
@@ -192,7 +207,18 @@ def session_failures(
         agent = agents.get(lane, "")
         found.append(
             FailureGroup(
-                kind, name, why, file, line, status, agent, numbers, own, lane, is_repaired
+                kind,
+                name,
+                why,
+                file,
+                line,
+                status,
+                agent,
+                numbers,
+                own,
+                lane,
+                calls[name] if kind == "tool" else 0,
+                is_repaired,
             )
         )
     found.sort(key=lambda each: (each.is_repaired, _RANKS[each.kind], -len(each.numbers)))
@@ -291,6 +317,11 @@ def _listed(names: Sequence[str], more: str) -> str:
     """Return up to `MOST_NAMES` names as a list in words, and `more` if there are others."""
     listed = [*names[:MOST_NAMES], *([more] if len(names) > MOST_NAMES else [])]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _times_of(failed: int, calls: int) -> str:
+    """Return how often a tool failed, of how many calls."""
+    return f"in {failed:,} of {calls:,} calls" if calls > 1 else times(failed)
 
 
 def _name(label: str) -> str:

@@ -15,9 +15,16 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from agentobs.records.display import has_partial_counts, money, printable, seconds, share
-from agentobs.records.words import PARTS_OF_TIME
+from agentobs.records.words import INCLUDING_WAITS, PARTS_OF_TIME, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
-from agentobs.store.analysis.wall_time import PARTS, Split, TimeSlice, interaction_times
+from agentobs.store.analysis.wall_time import (
+    PARTS,
+    Split,
+    TimeSlice,
+    has_unseen_waits,
+    interaction_times,
+    total_by_part,
+)
 from agentobs.store.port import Store
 from dashboards import figures
 from dashboards.figures.elapsed_time import SECOND
@@ -267,6 +274,8 @@ def _path_summary(
         if wall
         else ""
     )
+    if wall and largest == "tool" and has_unseen_waits(splits):
+        part = f"{part}, {UNSEEN_WAITS}"
     return f"{_count(count, 'interaction')} took {seconds(wall)}{part}."
 
 
@@ -331,10 +340,11 @@ def _split(
         return None
     rows = with_agents([dataclasses.asdict(split) for split in splits], agents)
     wall = sum(split.wall_ns for split in splits)
-    spent = {part: sum(row[f"{part}_ns"] for row in rows) for part in PARTS}
+    spent = total_by_part(splits)
+    notes = {"tool": f", {UNSEEN_WAITS}"} if has_unseen_waits(splits) else {}
     largest_first = sorted((part for part in PARTS if spent[part]), key=lambda each: -spent[each])
     parts = [
-        f"{_PARTS[part]} {seconds(spent[part])} ({share(spent[part], wall)})"
+        f"{_PARTS[part]} {seconds(spent[part])} ({share(spent[part], wall)}){notes.get(part, '')}"
         for part in largest_first
     ]
     listed = f": {', '.join(parts)}" if parts else ""
@@ -493,9 +503,8 @@ def _latency(rows: Sequence[Row], has_sub_agents: bool = False) -> Panel | None:
         for row in most
     )
     nested = " A tool that starts a sub-agent includes its time." if has_sub_agents else ""
-    summary = (
-        f"Total time by tool: {listed}{', and others' if len(timed) > len(most) else ''}.{nested}"
-    )
+    waits = f" The times {INCLUDING_WAITS}." if any(row["unseen_waits"] for row in timed) else ""
+    summary = f"Total time by tool: {listed}{', and others' if len(timed) > len(most) else ''}.{nested}{waits}"
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
     figure = figures.tool_latency(rows)
     return panel("tools", "Tool latency", summary, figure, columns, rows, listed_by={"name": "q"})

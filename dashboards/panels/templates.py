@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 
 from agentobs.records import display
 from agentobs.records.request_failures import outcome_words
-from agentobs.records.words import STEP_KINDS
+from agentobs.records.words import ESTIMATED_TIMES, STEP_KINDS, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
@@ -96,6 +96,8 @@ def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str |
     """Return a value for a table, formatted by the name of its column; costs use the row for their certainty."""
     if column == "cost_usd" and row is not None:
         return cost(row)
+    if (guess := display.estimated(column, value, row or {})) is not None:
+        return Markup('<span title="{}">{}</span>').format(ESTIMATED_TIMES, guess)
     if value is None:
         return Markup('<span class="none" title="unknown">–</span>')
     if column == "output_tokens" and row is not None:
@@ -235,6 +237,8 @@ def _environment() -> jinja2.Environment:
     made.tests["numeric"] = is_number
     made.globals |= {
         "step_kinds": STEP_KINDS,
+        "estimated_times": ESTIMATED_TIMES,
+        "unseen_waits": UNSEEN_WAITS,
         "instants": INSTANTS,
         "cell": cell,
         "cost": cost,

@@ -56,6 +56,8 @@ class Node:
     """The label of the sub-agent that it is or started; empty if unknown."""
     agent_lane: str = ""
     """The lane of the sub-agent that it is or started."""
+    is_estimated: bool = False
+    """Whether its duration is the time until the request with its result, because its run was not recorded."""
 
     @property
     def is_denied(self) -> bool:
@@ -244,6 +246,7 @@ def _node(number: int, row: Row, by_step: Mapping[str, Row]) -> Node | None:
         step,
         is_failed=bool(step["is_failed"]) if step else row["state"] == "failed",
         agent_lane=row.get("agent_lane") or (f"{lane}/{step['id']}" if step else lane),
+        is_estimated=bool(row.get("is_estimated")),
     )
 
 
@@ -277,6 +280,7 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
                 nodes[node.number] = None
             else:
                 agents[node.lane] = node.number
+    waits = _requests_of_waits(nodes)
     causes = {each.step_id: each.number for each in filter(None, nodes) if each.kind in EFFECTS}
     for node in filter(None, nodes):
         if node.kind in ("tool", "agent") and node.step is not None:
@@ -287,6 +291,9 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
         if child.kind in ("tool", "agent") and attempt_id in requests:
             child.parent = requests[attempt_id]
             continue
+        if child.number in waits:
+            child.parent = waits[child.number]
+            continue
         if child.kind in EFFECTS and (cause := causes.get(rows[child.number]["cause"])) is not None:
             child.parent = cause
             continue
@@ -296,6 +303,28 @@ def _set_parents(nodes: list[Node | None], rows: Sequence[Row]) -> None:
             (agents[each] for each in _lanes_upward(lane) if each in agents),
             None if child.kind == "interaction" else interaction,
         )
+
+
+def _requests_of_waits(nodes: Sequence[Node | None]) -> dict[int, int]:
+    """Return the number of the request whose response contains the call that waited, by the number of the wait.
+
+    A wait about something else, such as a budget, is part of no request.
+    """
+    called = {
+        (each.step["attempt_id"], each.label)
+        for each in filter(None, nodes)
+        if each.step is not None and each.kind in ("tool", "agent")
+    }
+    last: dict[str, Node] = {}
+    found: dict[int, int] = {}
+    for node in filter(None, nodes):
+        if node.kind == "request":
+            last[node.lane] = node
+        request = last.get(node.lane)
+        is_wait = node.kind in ("person", "queued")
+        if is_wait and request is not None and (request.step_id, node.label) in called:
+            found[node.number] = request.number
+    return found
 
 
 def _lanes_upward(lane: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Figures on a phone: wide figures keep their width and scroll."""
+"""Pages on a phone: wide figures keep their width and scroll, and filters leave space for the list."""
 
 from __future__ import annotations
 
@@ -39,3 +39,21 @@ def test_the_waterfall_is_readable_on_a_phone(tabs, tmp_path: Path) -> None:
         "each => each === document.activeElement && each.scrollWidth > each.clientWidth"
     )
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_sessions_begin_on_the_first_screen_of_a_phone(store, tabs) -> None:
+    """On a phone, several sessions are visible below the filters without scrolling; all filters can be reached.
+
+    The page is not wider than the window.
+    """
+    tab: Tab = tabs(store("shop"), viewport={"width": 390, "height": 844})
+    tab.settle()
+    third = tab.page.locator("#found tbody tr td.session").nth(2).bounding_box()
+    assert third is not None
+    assert third["y"] + third["height"] < 844
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    last = tab.page.locator("#filters button[type=submit]")
+    last.focus()
+    box = last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390

@@ -295,6 +295,30 @@ def test_a_wait_for_the_user_is_one_step() -> None:
     assert shown[1:] == [{**each, "what": "wait for the user"} for each in others]
 
 
+def test_a_retry_backoff_lasts_from_attempt_to_attempt() -> None:
+    """The time of a retry backoff is that between its attempts, as on the page; a span alone keeps its own time."""
+    wait = {
+        "kind": "span", "name": "retry_wait", "label": None, "lane": "main", "id": "1" * 16, "outcome": "ok",
+        "depth": 2, "started_ns": 5 * SECOND, "duration_ns": SECOND, "parent_id": "2" * 16,
+    }  # fmt: skip
+    attempts = [
+        {
+            **wait,
+            "kind": "attempt",
+            "id": f"{at}",
+            "name": "/v1/messages",
+            "started_ns": at * SECOND,
+        }
+        for at in (3, 7)
+    ]
+    shown = shown_steps([attempts[0], wait, attempts[1]])
+    assert (shown[1]["what"], shown[1]["started_ns"], shown[1]["duration_ns"]) == (
+        "retry backoff", 4 * SECOND, 3 * SECOND,
+    )  # fmt: skip
+    [alone] = shown_steps([{**wait, "parent_id": None}])
+    assert (alone["started_ns"], alone["duration_ns"]) == (5 * SECOND, SECOND)
+
+
 def interaction(start_s: int, wall_s: int) -> Split:
     parts = (0,) * 7
     return Split("1", "main", start_s * SECOND, wall_s * SECOND, *parts, True, "wire", ())
@@ -384,6 +408,23 @@ def test_one_turn_is_shown_with_what_the_model_received(
     assert "Is it wet?" not in sent
     assert "\nerror of weather:\n  no station\n" in sent
     assert sent.endswith("\nmodel:\n  done\n")
+
+
+def test_the_cost_of_each_agent_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with sub-agents has a table with the cost of each agent; other sessions have none."""
+    a_session_of_two_agents(tmp_path)
+    record(a_home(tmp_path), [start(2, "alone"), attempt(2, 1), end(2)])
+    shell = Shell(a_home(tmp_path).path, capsys)
+    heading = ["lane", "calls", "input", "output", "cache", "read", "cache", "write", "cost"]
+    lines = [line.split() for line in shell("show", "pair").out.splitlines()]
+    at = lines.index(heading)
+    assert [(line[0], line[-1]) for line in lines[at + 1 : at + 3]] == [
+        ("main", "$0.0003"),
+        ("agent", "$0.0002"),
+    ]
+    assert heading not in [line.split() for line in shell("show", "alone").out.splitlines()]
 
 
 @pytest.mark.slow

@@ -119,7 +119,8 @@ def test_errors_are_grouped_by_tool_class_and_place() -> None:
         "look failed twice",
         "1 × KeyError in look at fan.py:62",
     ]
-    assert found.headline == "send failed 3 times and look 3 times"
+    assert found.headline == "send failed in 3 of 3 calls and look in 3 of 3 calls"
+    assert not found.repeats_headline
 
 
 def test_failures_that_were_repaired_count_less() -> None:
@@ -152,7 +153,7 @@ def test_a_call_with_another_input_repairs_nothing() -> None:
             call(29, "store", 29, failed=False, similarity=similarity),
         ]
         found = failures(pairs, [error(number, "OSError") for number in range(1, 27)])
-        assert found.headline == "fetch failed 26 times and store once"
+        assert found.headline == "fetch failed in 26 of 27 calls and store in 1 of 2 calls"
         assert [each.text for each in found.groups] == [
             "26 × OSError in fetch at fan.py:62",
             "store failed once",
@@ -174,6 +175,15 @@ def test_a_sub_agent_with_another_task_repairs_nothing() -> None:
     assert [each.text for each in failures([first, retry]).groups] == [
         "Sub-agent investigate failed; a retry succeeded"
     ]
+
+
+def test_a_group_that_only_repeats_the_headline_is_not_a_sentence_of_its_own() -> None:
+    """The headline says how many calls of the tool failed, of how many. A group with an error says more than it."""
+    pairs = [call(number, "refund", number, failed=number < 4) for number in range(1, 6)]
+    found = failures(pairs)
+    assert found.headline == "refund failed in 3 of 5 calls"
+    assert found.repeats_headline
+    assert not failures(pairs, [error(number, "OSError") for number in (1, 2, 3)]).repeats_headline
 
 
 def test_a_headline_names_few_tools() -> None:

@@ -402,7 +402,14 @@ def test_sentences_have_correct_grammar() -> None:
         "calls": 1,
         **dict.fromkeys(("p50_ns", "p95_ns", "p99_ns", "max_ns"), SECOND),
     }
-    tool = {"name": "x", "calls": 2, "errors": 0, "timed_calls": 2, "total_ns": 0}
+    tool = {
+        "name": "x",
+        "calls": 2,
+        "errors": 0,
+        "timed_calls": 2,
+        "total_ns": 0,
+        "unseen_waits": 0,
+    }
     back = {**tool, **dict.fromkeys(("p50_ns", "p90_ns", "p99_ns", "max_ns"), -5 * SECOND)}
     wait = {
         **dict.fromkeys(BUCKETS, 0),

@@ -125,6 +125,23 @@ def test_a_wait_for_the_user_has_the_turn_of_the_request_before_it() -> None:
     assert [tree.node(number).turn for number in (1, 4)] == [None, 7]
 
 
+def test_a_wait_for_an_approval_is_beside_its_call() -> None:
+    """An approval wait is below the request whose response has the call, before the call; other waits are not."""
+    rows = [
+        row("interaction", "i1", 0),
+        row("person", "w1", 1, label="budget"),
+        row("request", "a1", 2, turn=1),
+        row("person", "w2", 3, label="refund"),
+        row("queued", "q1", 4, label="refund"),
+        row("tool", "a1 1 call1", 5, turn=1, label="refund"),
+        row("person", "w3", 6, label="budget"),
+    ]
+    steps = [step("request", "a1", "a1"), step("tool_call", "a1", "call1")]
+    assert outline(trace_tree(rows, steps)) == [
+        "i1", "  w1", "  a1", "    w2", "    q1", "    a1 1 call1", "  w3",
+    ]  # fmt: skip
+
+
 def test_failures_before_and_after() -> None:
     """From any step, the previous and the next failed step are known; without a step, the first one."""
 

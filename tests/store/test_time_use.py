@@ -22,6 +22,7 @@ from agentobs.store.analysis.wall_time import (
     Interval,
     Part,
     critical_path,
+    has_unseen_waits,
     interaction_times,
 )
 from agentobs.store.backend import open_store
@@ -288,6 +289,16 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
     with open_store(home, ingest=False) as store:
         [split] = interaction_times(store, session_id(1))
     assert (split.timing_source, split.wall_ns) == ("wire", 2 * SECOND + SECOND // 2)
+    # What the client does not record is unknown.
+    assert (split.queued_ns, split.person_ns, split.hook_ns, split.retry_wait_ns) == (
+        None,
+        None,
+        None,
+        0,
+    )
+    assert has_unseen_waits([split])
+    [listed, read] = asked(home, "slowest_tools", session_id=session_id(1))
+    assert (listed["unseen_waits"], read["unseen_waits"]) == (1, 2)
     assert (split.model_ns, split.tool_ns, split.own_ns) == (
         SECOND + SECOND // 4,
         SECOND + SECOND // 4,

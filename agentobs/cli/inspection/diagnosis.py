@@ -112,6 +112,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
     start = started[0] if started else dict.fromkeys(("name", "content", "source"))
     name, content_mode = start["name"], start["content"]
     todo = FAILURE_TODO if start["source"] in (None, "recorded") else LOG_TODO
+    todo = todo.replace(" SESSION", f" {session_id}")
     if judge and content_mode == "off":
         raise UsageError(
             "the content of this session was not recorded, so a model cannot judge it",
@@ -244,7 +245,7 @@ def _print_json(
             "unknown_reason": "the reply was neither CONTRADICTS nor AGREES"
             if each.contradicts is None
             else None,
-            "todo": "Compare the answer with the results: agentobs show SESSION --content",
+            "todo": f"Compare the answer with the results: agentobs show {session_id} --content",
         }
         for each in judgments
     ]

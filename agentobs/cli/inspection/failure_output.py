@@ -8,7 +8,7 @@ import click
 
 from agentobs.cli.terminal.query_output import as_dicts, with_texts
 from agentobs.cli.terminal.tables import print_line, show_table
-from agentobs.records.display import pretty, printable, text
+from agentobs.records.display import estimated, pretty, printable, text
 from agentobs.records.request_failures import UNFINISHED_OUTCOMES, outcome_words, request_failure
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _cell(step: Mapping[str, Any], name: str) -> Any:
     if name == "outcome" and step["kind"] == "request":
         return outcome_words(str(step["outcome"]))
     if name != "step":
-        return pretty(name, step[name])
+        return estimated(name, step[name], step) or pretty(name, step[name])
     subject = step["model"] if step["kind"] == "request" and step["model"] else step["name"]
     return f"{_WORDS[step['kind']]} {subject}"
 

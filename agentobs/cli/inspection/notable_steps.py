@@ -79,11 +79,16 @@ def longest_steps(steps: Sequence[Row], agents: Mapping[str, str]) -> list[Row]:
     timed = [
         row
         for row in steps
-        if row["duration_ns"]
+        if _took(row)
         and (row["kind"] if row["kind"] != "span" else row["name"]) in _TIMED
         and agent_of_call(str(row["lane"]), str(row["id"]), agents) is None
     ]
-    return heapq.nlargest(MOST_LONGEST, timed, key=lambda row: row["duration_ns"])
+    return heapq.nlargest(MOST_LONGEST, timed, key=_took)
+
+
+def _took(step: Row) -> int:
+    """Return the duration of a step, which may be an estimate; 0 if it is unknown."""
+    return int(step["duration_ns"] or step.get("estimated_ns") or 0)
 
 
 def _failed_turns(groups: Sequence[FailedSteps]) -> Iterator[tuple[str, int]]:

@@ -48,6 +48,7 @@ from agentobs.records.display import (
     seconds,
     text,
 )
+from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -215,6 +216,7 @@ def show(
         cut = as_dicts(unfinished)
         print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
         _print_time_and_waste(store, session_id)
+        _print_agents(store, session_id)
         if facts:
             _print_facts(_with_git(about, git), costs[:1])
         _print_conversation(rows_of(store, "conversation_sessions", session_id=session_id))
@@ -301,6 +303,14 @@ def _print_time_and_waste(store: Store, session_id: str) -> None:
     click.echo()
 
 
+def _print_agents(store: Store, session_id: str) -> None:
+    """Print what each agent cost, if there are sub-agents."""
+    rows = rows_of(store, "cost_by_agent", session_id=session_id)
+    if len(rows[1]) > 1:
+        print_rows(with_lane_names(rows, store, session_id), _AGENTS, "table")
+        click.echo()
+
+
 SCREEN_ROWS = 30
 """The number of rows after which the failure is printed again. Our choice: a small terminal."""
 LONG_ROWS = 100
@@ -321,6 +331,10 @@ _TURNS = (
     "tool_errors", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
     "cache_write_tokens", "cost_usd",
 )  # fmt: skip
+_AGENTS = (
+    "lane", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+)  # fmt: skip
+"""The columns shown for the agents of a session."""
 _CONVERSATION = (
     "session_id",
     "name",
@@ -459,6 +473,7 @@ def _print_steps(
         print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
         click.echo()
         print_rows(_timeline(steps, first), _TIMELINE, "table")
+        _print_certainty(store, session_id, steps)
         return len(turns[1]) + len(steps)
     chosen, words = notable_turns(turns, groups)
     print_line(
@@ -470,6 +485,7 @@ def _print_steps(
     click.echo()
     print_line(f"the longest {len(longest):,} of {len(steps):,} steps:")
     print_rows(with_lane_names(_longest(longest, first), store, session_id), _LONGEST, "table")
+    _print_certainty(store, session_id, longest)
     return len(chosen[1]) + len(longest)
 
 
@@ -483,20 +499,32 @@ def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
             row["duration_ns"],
             row["outcome"],
             row["error_type"],
+            row["estimated_ns"],
         )
         for row in steps
     ]
-    return list(_TIMELINE), shown
+    return [*_TIMELINE, "estimated_ns"], shown
 
 
 def _longest(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
     """Return the longest steps for a table, with their turns."""
-    names = ("what", "lane", "turn", "outcome", "error_type")
+    names = ("what", "lane", "turn", "outcome", "error_type", "estimated_ns")
     shown = [
         (row["duration_ns"], row["started_ns"] - first, *(row[name] for name in names))
         for row in steps
     ]
-    return list(_LONGEST), shown
+    return [*_LONGEST, "estimated_ns"], shown
+
+
+def _print_certainty(store: Store, session_id: str, steps: Sequence[Mapping[str, Any]]) -> None:
+    """Print what the listed times of tools include, and that they are estimated."""
+    calls = [row for row in steps if row["kind"] == "tool_call"]
+    if any(row["duration_ns"] is None and row["estimated_ns"] is not None for row in calls):
+        click.echo(f"≈: {ESTIMATED_TIMES}")
+    [about] = store.rows("internal/content_state", session_id=session_id).dicts()
+    is_imported = about["source"] not in (None, "recorded")
+    if is_imported and any(row["duration_ns"] is not None for row in calls):
+        click.echo(f"the times of calls {INCLUDING_WAITS}")
 
 
 def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:

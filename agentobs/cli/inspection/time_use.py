@@ -12,6 +12,7 @@ from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
+    as_dicts,
     form_options,
     open_store,
     print_rows,
@@ -20,7 +21,8 @@ from agentobs.cli.terminal.query_output import (
     with_lane_names,
 )
 from agentobs.errors import UsageError
-from agentobs.records.display import seconds, share
+from agentobs.records.display import printable, seconds, share
+from agentobs.records.words import INCLUDING_WAITS, PARTS_OF_TIME, UNSEEN_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,7 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
     """Split the wall time of each interaction of a session into parts that do not overlap.
 
     The parts are the model, tools, waits, hooks, retry backoff and the code of the agent. They add up to the wall time.
+    A part that the client does not record is shown as -; the time of tools then includes any wait for approval.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.store.analysis.wall_time import interaction_times
@@ -73,12 +76,18 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
 @form_options
 @click.pass_context
 def tools(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
-    """Show the slowest tools: p50, p95 and p99, excluding approval waits.
+    """Show the slowest tools: p50, p95 and p99, excluding recorded approval waits.
+
+    Only the agentobs loop records approval waits. The times of calls of other clients include any wait for approval.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name. Default: all
     sessions.
     """
-    print_rows(_rows_of(context, "slowest_tools", session, since), _TOOLS, form)
+    rows = _rows_of(context, "slowest_tools", session, since)
+    print_rows(rows, _TOOLS, form)
+    unseen = sum(row["unseen_waits"] for row in as_dicts(rows))
+    if form == "table" and unseen:
+        click.echo(f"the times of {unseen:,} call{'s' * (unseen != 1)} {INCLUDING_WAITS}")
 
 
 @click.command()
@@ -207,6 +216,8 @@ _LIMITS = (
     "hour", "model", "limit_name", "responses", "limit_value", "lowest_remaining", "lowest_ratio",
     "rejected",
 )  # fmt: skip
+LEAST_OWN = 0.1
+"""The part of the wall time from which on the longest time of agent code is named. Our choice."""
 _OPEN = ("session_id", "lane", "kind", "name", "label", "started_ns", "open_ns")
 """The columns that each command shows; its query may return more."""
 
@@ -243,15 +254,16 @@ def _paths(splits: list[Split]) -> Rows:
 
 def shares_line(splits: list[Split]) -> str:
     """Return the total wall time of interactions and the share of each part, in one line; empty if there is none."""
-    from agentobs.records.words import PARTS_OF_TIME
-    from agentobs.store.analysis.wall_time import PARTS
+    from agentobs.store.analysis.wall_time import has_unseen_waits, total_by_part
 
     wall = sum(split.wall_ns for split in splits)
     if not wall:
         return ""
-    shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
+    notes = {"tool": f", {UNSEEN_WAITS}"} if has_unseen_waits(splits) else {}
     listed = ", ".join(
-        f"{PARTS_OF_TIME[part]} {share(ns, wall)}" for part, ns in shares.items() if ns
+        f"{PARTS_OF_TIME[part]} {share(ns, wall)}{notes.get(part, '')}"
+        for part, ns in total_by_part(splits).items()
+        if ns
     )
     return f"{seconds(wall)} in total: {listed}"
 
@@ -266,9 +278,29 @@ def time_between(splits: list[Split]) -> int:
     return idle
 
 
+def _longest_own(splits: list[Split]) -> str:
+    """Return the longest time of agent code and what was before it; empty if agent code took little time."""
+    from agentobs.store.analysis.lane_names import name_of_lane
+    from agentobs.store.analysis.wall_time import longest_own_stretch
+
+    stretch = longest_own_stretch(splits)
+    took = 0 if stretch is None else stretch.ended_ns - stretch.started_ns
+    if stretch is None or took < LEAST_OWN * sum(split.wall_ns for split in splits):
+        return ""
+    before = stretch.before
+    if before is None:
+        where = "at the start of an interaction"
+    else:
+        words = {"model": "request", "tool": "call"}.get(before.part, PARTS_OF_TIME[before.part])
+        where = f"after {words} {before.label or ''}".rstrip() + f" of {name_of_lane(before.lane)}"
+    return f"longest time of agent code: {seconds(took)}, {printable(where)}"
+
+
 def _print_shares(splits: list[Split]) -> None:
     """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
     if line := shares_line(splits):
+        click.echo(line)
+    if line := _longest_own(splits):
         click.echo(line)
     if any(split.timing_source == "wire" for split in splits):
         click.echo(

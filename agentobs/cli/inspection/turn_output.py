@@ -14,6 +14,7 @@ from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
 from agentobs.records.display import COST_MARKS, listed, money, printable, seconds, text
 from agentobs.records.request_failures import outcome_words
+from agentobs.records.words import ESTIMATED_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ recognize it.
 _COLUMNS = (
     "after_ns", "what", "duration_ns", "outcome", "error", "input_bytes", "result_bytes", "output_tokens", "cost_usd",
 )  # fmt: skip
+_MARKS = ("cost_status", "estimated_ns")
+"""The columns from which signs in the table are made."""
 _STEP_KINDS = {"attempt": "request", "tool_call": "tool_call", "permission": "decision"}
 """The kinds of `session_timeline`, with those of `session_steps`."""
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -118,10 +121,12 @@ def print_turn(store: Store, session_id: str, turn: int, lane_name: str | None) 
     shown = [each for each in shown_steps(timeline) if (each["lane"], each["turn"]) == (lane, turn)]
     first = min(row["started_ns"] for row in chosen)
     table = [_row(each, first, chosen, errors, names) for each in shown]
-    columns = (*_COLUMNS, "cost_status")
+    columns = (*_COLUMNS, *_MARKS)
     print_rows(
         (list(columns), [tuple(row[name] for name in columns) for row in table]), _COLUMNS, "table"
     )
+    if any(row["duration_ns"] is None and row["estimated_ns"] is not None for row in table):
+        click.echo(f"≈: {ESTIMATED_TIMES}")
     return [str(row["id"]) for row in chosen if row["kind"] == "request"]
 
 
@@ -148,6 +153,9 @@ def _facts(
         for name, rows in (("model", requests), ("tools", calls), ("waiting for the user", waits))
         if (spent := sum(row["duration_ns"] or 0 for row in rows))
     ]
+    guesses = [row["estimated_ns"] for row in calls if row["estimated_ns"] is not None]
+    if guesses and all(row["duration_ns"] is None for row in calls):
+        times.append(f"tools ≈ {seconds(max(guesses))}")
     return [
         ("session", printable(" ".join(filter(None, (about["name"], about["session_id"]))))),
         ("turn", f"{turn:,} of {last:,} of {agent}"),
@@ -205,7 +213,7 @@ def _row(
 
     kind = _STEP_KINDS.get(step["kind"])
     facts: Row = next((r for r in steps if (r["kind"], r["id"]) == (kind, step["id"])), {})
-    row = {**dict.fromkeys((*_COLUMNS, "cost_status")), **facts}
+    row = {**dict.fromkeys((*_COLUMNS, *_MARKS)), **facts}
     is_call = step["kind"] == "tool_call"
     started = agent_of_call(str(step["lane"]), str(step["id"]), names) if is_call else None
     outcome = step["outcome"]

@@ -14,7 +14,14 @@ from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import COST_SIGNS, has_partial_counts, pretty, text
+from agentobs.records.display import (
+    COST_SIGNS,
+    ESTIMATES,
+    estimated,
+    has_partial_counts,
+    pretty,
+    text,
+)
 from agentobs.records.words import COST_STATUSES, PARTS_OF_TIME
 from exporters.row_text import write_csv, write_json
 
@@ -134,6 +141,7 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
     """Print rows: JSON and CSV get all columns unchanged; a table gets the `shown` columns in readable form.
 
     In a table without the column `cost_status`, the sign of a cost shows that it is a lower bound or an estimate.
+    A duration that was not recorded is replaced by its estimate with a sign.
     """
     columns, values = rows
     if form == "json":
@@ -143,9 +151,19 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
     else:
         positions = [columns.index(name) for name in shown]
         cells = [[readable(columns[at], row[at]) for at in positions] for row in values]
+        if not set(columns).isdisjoint(ESTIMATES.values()):
+            _add_estimates(cells, as_dicts(rows), shown)
         if "cost_status" in columns:
             _add_signs(cells, as_dicts(rows), shown)
         show_table([heading(name) for name in shown], cells, keys=shown, ids=_short_ids())
+
+
+def _add_estimates(
+    cells: list[list[Any]], rows: Sequence[Mapping[str, Any]], shown: Sequence[str]
+) -> None:
+    for cell, row in zip(cells, rows, strict=True):
+        for place, column in enumerate(shown):
+            cell[place] = estimated(column, cell[place], row) or cell[place]
 
 
 def _add_signs(

@@ -52,7 +52,7 @@ _NAME_WIDTH = 20
 _COLORED = frozenset(("status", "outcome", "state", "result"))
 _CUT_LEFT = frozenset(("lane",))
 """The columns whose texts differ at the end: lanes of sub-agents are named after the call that started them."""
-_DURATION = re.compile(r"-?[\d,.]+ (?:ns|µs|ms|s|min|h|d)(?: \d+ (?:s|min|h))?")
+_DURATION = re.compile(r"(?:≈ )?-?[\d,.]+ (?:ns|µs|ms|s|min|h|d)(?: \d+ (?:s|min|h))?")
 _NUMBER = re.compile(r"(?:[≥≈] )?[+-]?\$[\d,.]+|[+-]?[\d,.]+%|[+-]?\d{1,3}(?:,\d{3})+")
 _INSTANT = re.compile(r"(\d{4})-(\d\d-\d\d) (\d\d:\d\d):\d\d")
 

@@ -47,7 +47,7 @@ class Verdict:
     unknown_reason: str | None
     """Why the absence of a finding means nothing; None if it was found or could be checked."""
     todo: str
-    """Advice on how to fix it."""
+    """Advice on how to fix it. Its commands contain the ID of the session."""
 
 
 def _no_likeness(known: Known) -> str | None:
@@ -69,10 +69,14 @@ def _no_decisions(known: Known) -> str | None:
 
 
 def _no_compactions(known: Known) -> str | None:
+    if known["logged_interactions"]:
+        return "the log contains only summaries that were used"
     return None if known["recorded_interactions"] else "this client does not report its compactions"
 
 
 def _no_hooks(known: Known) -> str | None:
+    if known["logged_interactions"]:
+        return "the log does not contain cancelled hooks"
     if not known["recorded_interactions"]:
         return "this client does not report its hooks"
     # With a sampling rate of 0 there are no hook events, but the answers of hooks are always recorded.
@@ -202,7 +206,7 @@ def diagnose(store: Store, session_id: str) -> list[Verdict]:
     """Return the finding for each signature in a session."""
     found = store.rows("diagnoses", session_id=session_id).dicts()
     [known] = store.rows("diagnosable", session_id=session_id).dicts()
-    return [_verdict(each, found, known) for each in SIGNATURES]
+    return [_verdict(each, found, known, session_id) for each in SIGNATURES]
 
 
 def diagnose_all(store: Store, since_ns: int | None = None) -> Table:
@@ -211,7 +215,9 @@ def diagnose_all(store: Store, since_ns: int | None = None) -> Table:
     return store.rows("diagnoses_by_session", since_ns=since_ns, **bounds)
 
 
-def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Known) -> Verdict:
+def _verdict(
+    signature: Signature, found: Iterable[Mapping[str, Any]], known: Known, session_id: str
+) -> Verdict:
     evidence = tuple(row for row in found if row["signature"] == signature.name)
     return Verdict(
         signature=signature.name,
@@ -219,7 +225,7 @@ def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Kn
         strength=max((row["strength"] for row in evidence), default=0.0),
         evidence=evidence,
         unknown_reason=None if evidence else signature.unknown(known),
-        todo=_advice(signature, evidence),
+        todo=_advice(signature, evidence).replace(" SESSION", f" {session_id}"),
     )
 
 

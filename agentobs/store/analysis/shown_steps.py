@@ -30,7 +30,8 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Return the rows of `session_timeline` that are shown, each with its name in words as `what`.
 
     An attempt takes the place of the span of its request. Its model is part of `what`, and its `label` is None. A
-    decision with its approval wait takes the place of the span of this wait.
+    decision with its approval wait takes the place of the span of this wait. A retry backoff lasts from the end of an
+    attempt to the start of the next one, as in `session_waterfall`.
     """
     listed = list(rows)
     requests = {
@@ -41,6 +42,9 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
     # The span that the recorder adds for a client without spans: its ID is the end of the attempt's ID.
     replaced = attempted | {str(row["id"])[-16:] for row in attempts} & requests
     decided = _decision_times(listed)
+    tries: dict[str, list[Row]] = {}
+    for row in attempts:
+        tries.setdefault(row["parent_id"], []).append(row)
     shown = []
     for row in listed:
         if not _is_shown(row) or (row["kind"] == "span" and row["id"] in replaced):
@@ -48,6 +52,8 @@ def shown_steps(rows: Iterable[Row]) -> list[dict[str, Any]]:
         if _is_wait(row) and _is_within(row, decided):
             continue
         step = {**row, "what": _words(row)}
+        if row["kind"] == "span" and row["name"] == "retry_wait":
+            step |= _between(row, tries.get(row["parent_id"], ()))
         if row["kind"] == "attempt":
             step["label"] = None
             if row["parent_id"] in attempted:
@@ -68,6 +74,16 @@ def _is_shown(row: Row) -> bool:
             return row["name"] in _EXCHANGES
         case _:
             return True
+
+
+def _between(wait: Row, attempts: Sequence[Row]) -> dict[str, int]:
+    """Return the start and the duration of a retry backoff; empty if there is no attempt before or after it."""
+    at = bisect_left(attempts, wait["started_ns"], key=lambda row: row["started_ns"])
+    if not 0 < at < len(attempts) or attempts[at - 1]["duration_ns"] is None:
+        return {}
+    ended = attempts[at - 1]["started_ns"] + attempts[at - 1]["duration_ns"]
+    waited = attempts[at]["started_ns"] - ended
+    return {"started_ns": ended, "duration_ns": waited} if waited > 0 else {}
 
 
 def _is_wait(row: Row) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from agentobs.store.port import Store
@@ -30,6 +31,20 @@ hook; a retry backoff; anything else, which is the program's own time.
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)
+
+TimingSource = Literal["spans", "log", "wire"]
+"""How the times of an interaction are known: `spans`: our agent loop recorded them; `log`: imported from the log of
+another client; `wire`: derived from the requests of another client.
+"""
+
+UNSEEN: Mapping[TimingSource, tuple[Part, ...]] = MappingProxyType(
+    {
+        "spans": (),
+        "log": ("queued", "person", "hook", "retry_wait"),
+        "wire": ("queued", "person", "hook"),
+    }
+)
+"""The categories that each source does not contain: their time is inside other categories, such as that of tools."""
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
 """The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
@@ -76,14 +91,14 @@ class Split:
     """From its start to its end, or to its last known instant if it has no end."""
     model_ns: int
     tool_ns: int
-    queued_ns: int
-    person_ns: int
-    hook_ns: int
-    retry_wait_ns: int
+    queued_ns: int | None
+    """None, as in other categories, if the client does not record this time. It is then part of another category."""
+    person_ns: int | None
+    hook_ns: int | None
+    retry_wait_ns: int | None
     own_ns: int
     has_ended: bool
-    timing_source: Literal["spans", "wire"]
-    """`spans`: recorded by our agent loop; `wire`: derived from the requests of another client."""
+    timing_source: TimingSource
     path: tuple[TimeSlice, ...]
     """The critical path, in order."""
 
@@ -98,6 +113,47 @@ def interaction_times(store: Store, session_id: str) -> list[Split]:
         intervals = [Interval(**{name: row[name] for name in fields}) for row in known]
         splits.append(_split(interaction_id, intervals, known[0]["timing_source"]))
     return splits
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time in which only the program's own code ran."""
+
+    started_ns: int
+    ended_ns: int
+    before: TimeSlice | None
+    """What the agent did before it; None at the start of an interaction."""
+
+
+def longest_own_stretch(splits: Iterable[Split]) -> Stretch | None:
+    """Return the longest time in an interaction in which only the program's own code ran; None if there is none."""
+    found: Stretch | None = None
+    for split in splits:
+        before: TimeSlice | None = None
+        for is_own, group in groupby(split.path, key=lambda each: each.part == "own"):
+            pieces = list(group)
+            if not is_own:
+                before = pieces[-1]
+                continue
+            stretch = Stretch(pieces[0].started_ns, pieces[-1].ended_ns, before)
+            if found is None or _length(stretch) > _length(found):
+                found = stretch
+    return found
+
+
+def _length(stretch: Stretch) -> int:
+    return stretch.ended_ns - stretch.started_ns
+
+
+def total_by_part(splits: Iterable[Split]) -> dict[Part, int]:
+    """Return the time of each category in all interactions, in nanoseconds; 0 if no interaction records it."""
+    listed = list(splits)
+    return {part: sum(getattr(each, f"{part}_ns") or 0 for each in listed) for part in PARTS}
+
+
+def has_unseen_waits(splits: Iterable[Split]) -> bool:
+    """Return whether the time of tools may contain approval waits, because the client does not record them."""
+    return any(each.tool_ns and "person" in UNSEEN[each.timing_source] for each in splits)
 
 
 def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[TimeSlice]:
@@ -163,9 +219,7 @@ def _slice(node: Interval, part: Part, started_ns: int, ended_ns: int) -> TimeSl
     return TimeSlice(part, node.name, node.label, node.lane, started_ns, ended_ns)
 
 
-def _split(
-    interaction_id: str, intervals: list[Interval], timing_source: Literal["spans", "wire"]
-) -> Split:
+def _split(interaction_id: str, intervals: list[Interval], timing_source: TimingSource) -> Split:
     whole, *inside = intervals
     end_ns = whole.ended_ns
     if end_ns is None:
@@ -175,12 +229,21 @@ def _split(
     spent = dict.fromkeys(PARTS, 0)
     for time_slice in path:
         spent[time_slice.part] += time_slice.ended_ns - time_slice.started_ns
+    known = {
+        part: ns if ns or part not in UNSEEN[timing_source] else None for part, ns in spent.items()
+    }
     return Split(
         interaction_id=interaction_id,
         lane=whole.lane,
         started_ns=whole.started_ns,
         wall_ns=end_ns - whole.started_ns,
-        **{f"{part}_ns": ns for part, ns in spent.items()},
+        model_ns=spent["model"],
+        tool_ns=spent["tool"],
+        queued_ns=known["queued"],
+        person_ns=known["person"],
+        hook_ns=known["hook"],
+        retry_wait_ns=known["retry_wait"],
+        own_ns=spent["own"],
         has_ended=whole.ended_ns is not None,
         timing_source=timing_source,
         path=tuple(path),

@@ -1,7 +1,8 @@
 -- For which failure signatures does a session have the required data?
 --
 -- $session_id: the session. If a count is 0, or less than the count that includes it, the absence of a finding means
--- nothing. This is also the case if hook events were sampled or are missing.
+-- nothing. This is also the case if hook events were sampled or are missing. recorded_interactions are those of the
+-- agentobs loop, and logged_interactions are those that were imported from the log of another client.
 SELECT
     (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
     (
@@ -9,9 +10,8 @@ SELECT
     ) AS compared_calls,
     (SELECT count(*) FROM costs WHERE session_id = $session_id::VARCHAR) AS priceable_calls,
     (SELECT count(cost_usd) FROM costs WHERE session_id = $session_id::VARCHAR) AS priced_calls,
-    (
-        SELECT count(*) FROM spans WHERE session_id = $session_id::VARCHAR AND name = 'interaction'
-    ) AS recorded_interactions,
+    CASE WHEN is_imported THEN 0 ELSE interactions END AS recorded_interactions,
+    CASE WHEN is_imported THEN interactions ELSE 0 END AS logged_interactions,
     (
         SELECT count(*) FROM tool_results WHERE session_id = $session_id::VARCHAR AND source = 'wire' AND is_error
     ) AS wire_errors,
@@ -33,4 +33,12 @@ FROM (
     SELECT session_id FROM session_starts WHERE session_id = $session_id::VARCHAR
     UNION
     SELECT session_id FROM attempts WHERE session_id = $session_id::VARCHAR
+)
+CROSS JOIN (
+    SELECT count(*) AS interactions FROM spans WHERE session_id = $session_id::VARCHAR AND name = 'interaction'
+)
+CROSS JOIN (
+    SELECT coalesce(bool_or(source <> 'recorded'), false) AS is_imported
+    FROM session_starts
+    WHERE session_id = $session_id::VARCHAR
 );

@@ -3,11 +3,12 @@
 -- $session_id: the session. The first row of an interaction is the interaction itself, without a parent. part is the
 -- category of the time that no child covers: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or `own`; NULL
 -- for a span that the agentobs loop did not open, which has the category of its parent. ended_ns is NULL if the end is
--- unknown. timing_source is `spans` if the agentobs loop recorded the interaction, and `wire` if it was derived from
--- the requests of another client. In the latter case, the time from a response with tool calls to the request with
--- their results counts as tool time, because the client's own part of it is unknown. A call that started a sub-agent
--- contains the requests and calls of its lane, and lasts as long as they do, unless its run was recorded. The rest of it
--- is own time.
+-- unknown. timing_source is `spans` if the agentobs loop recorded the interaction, `log` if it was imported from the log
+-- of another client, and `wire` if it was derived from the requests of another client. For `wire`, the time from a
+-- response with tool calls to the request with their results counts as tool time, because the client's own part of it is
+-- unknown. A call that started a sub-agent contains the requests and calls of its lane, and lasts as long as they do,
+-- unless its run was recorded. The rest of it is own time. Only for `spans`, approval waits are known and not part of the
+-- tool time.
 WITH windows AS (
     SELECT interaction_id, any_value(lane) AS lane, min(started_ns) AS started_ns, max(ended_ns) AS ended_ns
     FROM interactions
@@ -119,7 +120,13 @@ WITH windows AS (
 )
 SELECT
     placed.*,
-    CASE WHEN with_spans.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS timing_source
+    CASE
+        WHEN with_spans.interaction_id IS NULL THEN 'wire'
+        WHEN EXISTS (
+            FROM session_starts WHERE session_id = $session_id::VARCHAR AND coalesce(source, 'recorded') <> 'recorded'
+        ) THEN 'log'
+        ELSE 'spans'
+    END AS timing_source
 FROM placed
 JOIN windows USING (interaction_id)
 LEFT JOIN with_spans USING (interaction_id)

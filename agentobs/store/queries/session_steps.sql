@@ -1,7 +1,8 @@
 -- What did a session do, step by step: requests to the provider, tool calls, decisions about them?
 --
 -- $session_id: the session. The row of a request has its duration and cost; bytes are the sizes of the request and the
--- response. calls are the tools that the client must run; runs_on is where the tool of a call ran.
+-- response. calls are the tools that the client must run; runs_on is where the tool of a call ran. estimated_ns is the
+-- duration of a call according to the requests, if its run was not recorded.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -46,7 +47,7 @@ WITH spent AS (
     SELECT
         'tool_call' AS kind, lane, turn, tool_use_id AS id, name, nullif(concat_ws(' ', outcome, error_code), '') AS outcome,
         runs_on, input_bytes, result_bytes,
-        requested_ns AS started_ns, duration_ns, 2 AS place, ordinal, changed_by
+        requested_ns AS started_ns, duration_ns, estimated_ns, 2 AS place, ordinal, changed_by
     FROM tool_calls
     LEFT JOIN changed USING (lane, turn, tool_use_id)
     WHERE session_id = $session_id::VARCHAR

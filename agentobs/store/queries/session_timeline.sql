@@ -5,6 +5,7 @@
 -- decisions are one level deeper than their span. A sub-agent is one level deeper than the call that started it. The
 -- duration of a decision is its approval wait. Commands, MCP calls and changed files follow their tool call, if it is
 -- known; a change has the time at which it was found. parent_id is the span that contains a span or an attempt, or NULL.
+-- estimated_ns is the duration of a tool call according to the requests, if its run was not recorded.
 WITH RECURSIVE known AS (
     SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
     FROM spans
@@ -63,7 +64,7 @@ WITH RECURSIVE known AS (
     SELECT
         'tool_call' AS kind, calls.lane, calls.turn, calls.tool_use_id AS id, calls.name,
         calls.source AS label, coalesce(calls.started_ns, calls.requested_ns) AS started_ns,
-        calls.duration_ns, coalesce(tried.depth, 0) AS depth, calls.outcome, calls.error_code AS error_type
+        calls.duration_ns, calls.estimated_ns, coalesce(tried.depth, 0) AS depth, calls.outcome, calls.error_code AS error_type
     FROM tool_calls AS calls
     LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
     WHERE calls.session_id = $session_id::VARCHAR

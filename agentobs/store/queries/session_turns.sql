@@ -1,7 +1,7 @@
 -- What did each turn of a session do, how long did it take, and what did it cost?
 --
 -- $session_id: the session. tool_use_count, tools_ns and tool_errors are about the tools that the client ran; tools of the
--- provider run within the response.
+-- provider run within the response. estimated_tools_ns is their time according to the requests, if it was not recorded.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -16,7 +16,8 @@ WITH spent AS (
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
 ), ran AS (
-    SELECT attempt_id, sum(duration_ns) AS tools_ns, count(*) FILTER (WHERE is_error) AS tool_errors
+    SELECT
+        attempt_id, sum(duration_ns) AS tools_ns, max(estimated_ns) AS estimated_tools_ns, count(*) FILTER (WHERE is_error) AS tool_errors
     FROM tool_calls
     WHERE session_id = $session_id::VARCHAR AND runs_on = 'client'
     GROUP BY attempt_id
@@ -33,6 +34,7 @@ SELECT
     turns.stop_reason,
     turns.tool_use_count,
     ran.tools_ns,
+    CASE WHEN ran.tools_ns IS NULL THEN ran.estimated_tools_ns END AS estimated_tools_ns,
     coalesce(ran.tool_errors, 0) AS tool_errors,
     spent.* EXCLUDE (attempt_id)
 FROM turns

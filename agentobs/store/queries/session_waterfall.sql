@@ -8,7 +8,7 @@
 -- `stopped` (cancelled, denied, skipped), `open` (it may still end) or `orphaned` (it will never end). For `open` and
 -- `orphaned`, ended_ns is the last activity, or NULL if that is unknown. detail is the error, or the outcome of a call.
 -- Tokens are those of the complete prompt. If is_lower_bound, the response was cut, and output_tokens has only what the
--- provider had reported before.
+-- provider had reported before. If is_estimated, ended_ns is the time of the request with the result of a call.
 WITH this AS MATERIALIZED (
     SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR
 ), is_running AS (
@@ -178,7 +178,8 @@ WITH this AS MATERIALIZED (
             WHEN calls.outcome IS NULL THEN 'no result'
             WHEN calls.outcome <> 'executed' THEN calls.outcome
             WHEN calls.is_error THEN 'error'
-        END AS detail
+        END AS detail,
+        calls.source = 'wire' AND calls.estimated_ns IS NOT NULL AND NOT calls.is_unanswered AS is_estimated
     FROM calls
     LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
     LEFT JOIN started ON started.lane = calls.lane AND started.tool_use_id = calls.tool_use_id
@@ -226,7 +227,7 @@ WITH this AS MATERIALIZED (
 SELECT
     kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
     turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens,
-    coalesce(is_lower_bound, false) AS is_lower_bound, agent_lane
+    coalesce(is_lower_bound, false) AS is_lower_bound, agent_lane, coalesce(is_estimated, false) AS is_estimated
 FROM placed
 -- The response of a classifier or a hook may be a tool call that is not meant to be executed.
 WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')

@@ -4,8 +4,11 @@
 -- maximum number of tools, or NULL for all. Percentiles are exact. timed_calls is the number of calls whose run time
 -- was recorded. For other calls, the time is measured from the response with the call to the request with its result,
 -- so it includes other work of the client. The time excludes approval waits, even in an agent that the tool runs. Calls
--- that never ran, such as denied calls, are counted but have no time.
-WITH calls AS (
+-- that never ran, such as denied calls, are counted but have no time. unseen_waits is the number of calls whose time
+-- includes any wait for approval, because their client does not record these waits.
+WITH imported AS (
+    SELECT session_id FROM session_starts WHERE source <> 'recorded'
+), calls AS (
     SELECT
         * REPLACE (CASE WHEN has_run THEN duration_ns END AS duration_ns),
         CASE WHEN has_run THEN coalesce(duration_ns, result_ns - requested_ns) END AS took_ns
@@ -46,7 +49,10 @@ SELECT
     quantile_disc(net_ns, 0.99) AS p99_ns,
     max(net_ns) AS max_ns,
     sum(net_ns) AS total_ns,
-    sum(approval_wait_ns) AS approval_wait_ns
+    sum(approval_wait_ns) AS approval_wait_ns,
+    count(net_ns) FILTER (
+        WHERE runs_on = 'client' AND approval_wait_ns IS NULL AND (source = 'wire' OR session_id IN (FROM imported))
+    ) AS unseen_waits
 FROM net
 GROUP BY name
 ORDER BY p95_ns DESC NULLS LAST, name

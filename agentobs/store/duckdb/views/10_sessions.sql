@@ -131,6 +131,7 @@ SELECT
     make_timestamp_ns(u.requested_ns) AS requested_at,
     r.started_ns,
     r.duration_ns,
+    CASE WHEN r.source = 'wire' AND r.duration_ns IS NULL THEN r.result_ns - u.requested_ns END AS estimated_ns,
     r.result_ns,
     r.source,
     r.outcome,
@@ -176,7 +177,7 @@ SELECT
     u.session_id, u.interaction_id, u.lane, u.turn, u.attempt_id, u.tool_use_id, u.name, u.ordinal, u.requested_ns,
     make_timestamp_ns(u.requested_ns) AS requested_at,
     CASE WHEN u.is_timed THEN u.requested_ns END AS started_ns,
-    r.duration_ns, r.result_ns,
+    r.duration_ns, NULL::BIGINT AS estimated_ns, r.result_ns,
     CASE WHEN r.session_id IS NOT NULL THEN 'response' END AS source,
     r.outcome, r.is_error,
     CASE WHEN r.session_id IS NOT NULL THEN 1 END AS attempts,
@@ -204,6 +205,7 @@ COMMENT ON COLUMN tool_calls.requested_ns IS 'When the response that contains th
 COMMENT ON COLUMN tool_calls.requested_at IS 'The same time as a timestamp. [UTC]';
 COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL if unknown. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.duration_ns IS 'How long the tool ran; NULL if unknown. For a tool of the provider, the time from its call to its result in the stream. [ns]';
+COMMENT ON COLUMN tool_calls.estimated_ns IS 'For a result that was derived from a request, whose tool has no recorded duration: the time from the response with the call to this request, including any approval wait; otherwise NULL. [ns]';
 COMMENT ON COLUMN tool_calls.result_ns IS 'When the result was available, or when the request that contains it was sent; NULL without a result. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.source IS '`run`: the agentobs loop ran the tool; `wire`: the result was derived from a request; `response`: the provider ran the tool, and a response contains the result; NULL without a result.';
 COMMENT ON COLUMN tool_calls.outcome IS 'The outcome, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';

@@ -41,6 +41,7 @@ SELECT
     concat_ws(' ', last_tried.outcome, nullif(last_tried.status, 200)) AS stop_reason,
     last_tried.tool_use_count,
     NULL::BIGINT AS tools_ns,
+    NULL::BIGINT AS estimated_tools_ns,
     0 AS tool_errors,
     spent.* EXCLUDE (attempt_id)
 FROM last_tried

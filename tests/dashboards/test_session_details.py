@@ -1,0 +1,224 @@
+"""The page of a session says what is estimated, what was not seen, and what about the cache is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import ModelExchange, Place
+from agentobs.sink import Record
+from agentobs.store.analysis.diagnosis import diagnose
+from agentobs.store.backend import open_store
+from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import query_rows, serving
+from tests.dashboards.test_context_growth import context_event
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+)
+from tests.store.wire_conversations import WireConversation
+
+SESSION = session_id(1)
+ESTIMATED = "estimated from wire timing, including any wait for approval (not recorded)"
+
+
+def of_agent(call_id: str, at_s: float, turn: int = 1, **usage: Any) -> ModelExchange:
+    """Return a request of a sub-agent; its prompt depends only on its turn."""
+    made = attempt(1, turn, at=T0 + int(at_s * SECOND), **usage)
+    return replace(
+        made, place=Place(SESSION, None, lane=f"main/{call_id}", query_source="sub_agent")
+    )
+
+
+def starting(*call_ids: str) -> ModelExchange:
+    """Return a request of the main agent whose response starts sub-agents."""
+    calls = [{"type": "tool_use", "id": each, "name": "agent", "input": {}} for each in call_ids]
+    return attempt(1, 1, content=calls)
+
+
+def a_session(home: Home, *records: Record) -> None:
+    record(home, [start(1, "agents"), *records, end(1)])
+
+
+def test_the_times_of_tools_that_another_client_ran_are_estimates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All places show the same time of a call that was not measured, each with a sign; SQL has it as an estimate."""
+    talk = WireConversation()
+    [call] = talk.calls(("read", {}))
+    talk.result(call)
+    talk.says("Hm.")
+    last = talk.records[-1]
+    assert isinstance(last, ModelExchange)
+    talk.records[-1] = replace(last, answer=replace(last.answer, ending="cut"))
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1, T0 + 9 * SECOND, failed=True)])
+    columns = "duration_ns, estimated_ns, name, attempt_id, tool_use_id"
+    [[duration, estimate, name, attempt_id, call_id]] = query_rows(
+        home, f"SELECT {columns} FROM tool_calls"
+    )
+    assert (duration, estimate, name) == (None, SECOND // 2, "read")
+    with serving(home) as client:
+        page = f"/sessions/{SESSION}"
+        step = client.get(f"{page}?step={attempt_id}%201%20{call_id}").words
+        assert f"Duration ≈ 500 ms, {ESTIMATED}" in step
+        assert "≈ 500 ms" in step.partition("Tool call read")[0]
+        times = client.get(f"{page}?tab=time").words
+        assert "≈ 500 ms call read" in times
+        assert f"≈: {ESTIMATED}" in times
+        assert "≈ 500 ms" in client.get(f"{page}?tab=overview").words
+        assert "≈ 500 ms" in client.get(f"/attempts/{attempt_id}").words
+    shell = Shell(home.path, capsys)
+    for command in (("show", SESSION), ("show", SESSION, "--turn", "1")):
+        out = shell(*command).out
+        assert "≈ 500 ms" in out
+        assert f"≈: {ESTIMATED}" in out
+
+
+def test_the_longest_time_of_agent_code_is_named_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The longest time of agent code is one of the longest steps, with the step after which it was."""
+    talk = WireConversation()
+    talk.says("Hm.")
+    last = talk.records[-1]
+    assert isinstance(last, ModelExchange)
+    talk.records[-1] = replace(last, answer=replace(last.answer, ending="cut"))
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1, T0 + 9 * SECOND, failed=True)])
+    with serving(home) as client:
+        times = client.get(f"/sessions/{SESSION}?tab=time").words
+        assert "agent code after" in times.partition("Longest steps")[2]
+    out = Shell(home.path, capsys)("time", SESSION).out
+    assert "longest time of agent code: " in out
+    assert " of main\n" in out
+
+
+def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:
+    """Without cache reads and writes, no prompt caching was used; a first request is called a first request."""
+    home = a_home(tmp_path)
+    a_session(home, attempt(1, 1), attempt(1, 2))
+    first, second = (
+        row[0] for row in query_rows(home, "SELECT attempt_id FROM attempts ORDER BY turn")
+    )
+    with serving(home) as client:
+        page = f"/sessions/{SESSION}"
+        cost = client.get(f"{page}?tab=cost").words
+        assert "No prompt caching was used." in cost
+        assert "No cache misses were found" not in cost
+        words = client.get(f"{page}?step={second}").words
+        assert "No prompt caching was used." in words
+        assert "The cached prefix is the same" not in words
+        assert "This is the first request" not in words
+        words = client.get(f"{page}?step={first}").words
+        assert "This is the first request of the main agent" in words
+
+
+def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> None:
+    """Cache misses are only found within one agent, so equal first prompts that several agents wrote are named; a write
+    after the lifetime of the cache is not one of them.
+    """
+    home = a_home(tmp_path)
+    written = {"cache_creation_input_tokens": 14_014}
+    times = {"toolu_1": 2.0, "toolu_2": 60.0, "toolu_3": 120.0, "toolu_4": 900.0}
+    requests = [of_agent(call_id, at, **written) for call_id, at in times.items()]
+    a_session(home, starting(*times), *requests)
+    step_of = dict(query_rows(home, "SELECT lane, attempt_id FROM attempts"))
+    with serving(home) as client:
+        cost = client.get(f"/sessions/{SESSION}?tab=cost").words
+        assert "No cache misses were found in any agent" in cost
+        assert "Prefixes are compared within one agent." in cost
+        assert (
+            "The same prefix was written by 3 sub-agents, 14,014 tokens each, within the lifetime of the cache: about $"
+            in cost
+        )
+        words = client.get(f"/sessions/{SESSION}?step={step_of['main/toolu_2']}").words
+        assert "This is the first request of this agent" in words
+        assert "The cached prefix is the same" not in words
+
+
+def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: Path) -> None:
+    """A sub-agent that read the prefix from the cache did not write it again."""
+    home = a_home(tmp_path)
+    read = {"cache_read_input_tokens": 14_014, "cache_creation_input_tokens": 5}
+    first = of_agent("toolu_1", 2, cache_creation_input_tokens=14_014)
+    a_session(home, starting("toolu_1", "toolu_2"), first, of_agent("toolu_2", 60, **read))
+    with serving(home) as client:
+        assert "same prefix" not in client.get(f"/sessions/{SESSION}?tab=cost").words
+
+
+def test_the_cost_of_summaries_is_shown(tmp_path: Path) -> None:
+    """The tab with the cost has what the requests for summaries cost, if it is known."""
+    home = a_home(tmp_path)
+    place = Place(SESSION, None, lane="main/compaction:1", query_source="compaction")
+    summary = replace(attempt(1, 2), place=place)
+    compaction = replace(
+        context_event("compaction", 2.5, "auto", tokens_before=9_000), session_id=SESSION
+    )
+    a_session(home, attempt(1, 1), summary, compaction, attempt(1, 3))
+    [[cost]] = query_rows(
+        home,
+        "SELECT printf('%.4f', sum(cost_usd)) FROM costs WHERE attempt_id = "
+        "(SELECT attempt_id FROM attempts WHERE query_source = 'compaction')",
+    )
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}?tab=cost").words
+    assert f"The request for a summary cost ${cost}." in words
+
+
+def test_a_turn_of_a_sub_agent_is_opened_by_its_number(tmp_path: Path) -> None:
+    """If there are sub-agents, the agent of the turn can be chosen; the main agent is the default."""
+    home = a_home(tmp_path)
+    requests = [of_agent("toolu_1", 2), of_agent("toolu_1", 3, turn=2)]
+    a_session(home, starting("toolu_1"), *requests, attempt(1, 4))
+    found = query_rows(home, "SELECT lane, turn, attempt_id FROM attempts")
+    step_of = {(lane, turn): attempt_id for lane, turn, attempt_id in found}
+    with serving(home) as client:
+        page = f"/sessions/{SESSION}"
+        for query, place in (
+            ("turn=2", ("main", 2)),
+            ("turn=2&agent=main", ("main", 2)),
+            ("turn=2&agent=main/toolu_1", ("main/toolu_1", 2)),
+        ):
+            got = client.get(f"{page}?{query}")
+            assert (got.status, got.headers["location"]) == (303, f"{page}?step={step_of[place]}")
+        shown = client.get(page)
+        chosen = [attributes["value"] for tag, attributes in shown.tags if tag == "option"][-2:]
+        assert chosen == ["main", "main/toolu_1"]
+        assert "main agent (1–2)" in shown.words
+        wrong = client.get(f"{page}?turn=9&agent=main/toolu_1")
+        assert wrong.status == 404
+        assert "this agent has no such turn" in wrong.words
+        assert client.get(f"{page}?turn=1&agent=none").status == 404
+
+
+def test_advice_contains_the_id_of_the_session(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands in the advice about a session can be copied: they contain its ID and no placeholder."""
+    home = a_home(tmp_path)
+    talk = WireConversation()
+    for _ in range(2):
+        talk.says("Hm.", cache_creation_input_tokens=90_000)
+        talk.prompt()
+    record(home, [*talk.records, attempt(1, 9, status=529), end(1, failed=True)])
+    with open_store(home, ingest=False) as store:
+        advice = {each.signature: each.todo for each in diagnose(store, SESSION)}
+    assert advice["cache_rewrites"].startswith(f"agentobs cache {SESSION} shows each request")
+    assert not [todo for todo in advice.values() if "SESSION" in todo]
+    out = Shell(home.path, capsys)("diagnose", SESSION).out
+    assert "SESSION" not in out
+    assert f"agentobs show {SESSION} --content" in out
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}?tab=overview").words
+    assert f"agentobs cache {SESSION} shows each request" in words
