@@ -255,11 +255,15 @@ lines of the fixture are not modified. In Python, use `ReplayOptions(accept_from
 ### Comparing two sessions
 
 `agentobs diff A B` compares two sessions or fixtures. It shows the added, removed and changed steps, with the cost,
-tokens and time of each step and in total. It needs only facts, so it also works for sessions without content. Prompts
-of two sessions of one home are compared by their keyed digests: system prompts, tools, parameters and first messages.
+tokens and time of each step and in total, and which model replaced which one. The comparison in the dashboard has the
+same pairs of steps. Content is compared by digests, and is not shown. Without content, facts are enough: prompts of two
+sessions of one home are then compared by their keyed digests (system prompts, tools, parameters and first messages).
 
-`--content` also compares and shows content: for each request, what is new since the previous request (prompt, system,
-tools, options, and results as the model got them).
+`--content` shows content: for each request, what is new since the previous request (prompt, system, tools, options, and
+results as the model got them).
+
+Turns are paired first, in order, then the steps of paired turns. Turns with the same calls are paired even if inputs or
+outcomes differ; equal inputs, outcomes and results decide between several such turns.
 
 IDs that are new in each run are not a difference: IDs of tool calls, responses and requests of the provider, the ID of
 the session, and IDs after a label such as `session_id` or `agentId`. Each ID of one session must correspond to

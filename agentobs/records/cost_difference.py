@@ -36,10 +36,10 @@ class CostDifference:
             amount: the absolute value of the difference, as text.
             of: what is added after `more` or `less`, such as ` in B`.
         """
-        if self.bound == "unknown":
-            return "unknown (both are lower bounds)"
         about = "about " if self.is_estimated else ""
         is_more = self.usd > 0
+        if self.bound == "unknown":
+            return unknown_difference(f"{amount} {'more' if is_more else 'less'}{of}", self.usd)
         if self.bound == "exact":
             return (
                 f"{about}{amount} {'more' if is_more else 'less'}{of}"
@@ -53,6 +53,17 @@ class CostDifference:
             less, more = f"{amount} less{of}; may cost more", f"{amount} more{of}; may cost less"
             return f"at most {about}{more if is_more else less}"
         return f"at least {about}{amount} {'more' if is_more else 'less'}{of}"
+
+
+def unknown_difference(known: str, difference: Decimal | int) -> str:
+    """Return the difference of two lower bounds in words. The real difference is not known, only that of what is known.
+
+    Args:
+        known: the difference of the bounds, such as `$0.10 more in B`.
+        difference: the difference of the bounds as a number.
+    """
+    shown = f"is {known}" if difference else "does not differ"
+    return f"unknown (both are lower bounds; the known part {shown})"
 
 
 def cost_difference(a: Cost, b: Cost) -> CostDifference | None:

@@ -21,7 +21,7 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records.request_failures import UNFINISHED_OUTCOMES, request_failure
 from agentobs.store.analysis.diagnosis import SIGNATURES
-from agentobs.store.analysis.failed_steps import failed_call_counts
+from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.list_search import ListSearch, list_search
 from dashboards.app.queries.downloads import csv_download, json_download
@@ -77,6 +77,11 @@ ATTENTION = "-attention"
 """The order in which failed sessions come first, then sessions with failure signatures, the most expensive first."""
 FAILED = {"failed": "failed", "crashed": "crashed", "incomplete": "ended without a record"}
 """The statuses that come first in this order, in words."""
+ENDINGS = {
+    "crashed": "the process ended without an end of the session",
+    "incomplete": "the end of the session was not recorded",
+}
+"""Why sessions without an error have these statuses, as in the view `failures`."""
 _SORTS = {*(column.name for column in COLUMNS), ATTENTION.removeprefix("-")}
 RANGES = {
     "1h": ("1 hour", 3_600),
@@ -88,7 +93,8 @@ RANGES = {
 MOST_EXPORTED = 10_000
 """The maximum number of sessions in an export. Our choice: about 5 MB; use SQL for more."""
 EXPORTED = (
-    "session_id", "name", "status", "reason", "started_ns", "duration_ns", "models", "turns", "tool_calls",
+    "session_id", "name", "title", "status", "reason", "started", "started_ns", "duration_ns", "models", "turns",
+    "tool_calls", "failed_calls",
     "input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd", "cost_status", "signatures",
     "error_kind", "error_name", "error", "error_file", "error_line",
 )  # fmt: skip
@@ -270,9 +276,10 @@ def _error_parts(row: Row) -> Sequence[tuple[str, str | None]]:
 
 
 def first_to_open(
-    view: View, query: ListQuery, chosen_filter: Filter, rows: Sequence[Row]
+    view: View, query: ListQuery, chosen_filter: Filter, rows: Sequence[Row], totals: Row
 ) -> Row | None:
-    """Return the failed session that comes first in the order ATTENTION, and in words why it ended.
+    """Return the failed session that comes first in the order ATTENTION, in words why it ended and why it comes first,
+    and the ID of the newest failed session; None as this ID if it is the same session.
 
     None if the list has this order, or if no failed session is on its page.
     """
@@ -281,9 +288,20 @@ def first_to_open(
     [first] = rows_of(view, replace(query, sort=ATTENTION, page=1), chosen_filter, limit=1)
     error, reason = first["error_text"], first["reason"]
     is_limit = (first["signature"] or "").startswith("result:")
-    cause = reason if is_limit and reason else error or reason
+    cause = reason if is_limit and reason else error or reason or ENDINGS.get(first["status"])
     words = FAILED.get(first["status"], first["status"])
-    return {**first, "why": f"{words}: {cause}" if cause else words}
+    failed, newest = totals["failed"], totals["newest_failed"]
+    is_newest = newest == first["session_id"]
+    rank = "the only failed session"
+    if failed > 1:
+        known = "most expensive" if first["cost_usd"] is not None else "first"
+        rank = f"the {known}{' and the newest' if is_newest else ''} of {failed:,} failed sessions"
+    return {
+        **first,
+        "why": f"{words}: {cause}" if cause else words,
+        "rank": rank,
+        "newest": None if is_newest else newest,
+    }
 
 
 def totals_of(view: View, chosen_filter: Filter) -> Row:
@@ -339,8 +357,11 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             notice=notice,
             most_name=MOST_NAME,
             rows=rows,
-            failed_calls=failed_call_counts(view.store, [row["session_id"] for row in rows]),
-            first_to_open=first_to_open(view, query, chosen_filter, rows),
+            failed_calls=failed_calls(
+                view.store, [row["session_id"] for row in rows], view.texts.replace_in_dicts
+            ),
+            first_to_open=first_to_open(view, query, chosen_filter, rows, totals),
+            endings=ENDINGS,
             titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
             unsearched=search.unread,
             unreadable=search.unreadable,
@@ -365,7 +386,7 @@ def _search(view: View, query: ListQuery, home: Home) -> ListSearch:
 def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
     """Return the matching sessions for an export, and the number of those that are left out.
 
-    Names and reasons that people wrote are digests, as in the store: an export contains facts only.
+    Names and reasons that people wrote are digests, as in the store. Titles are those that the list shows.
     """
     site = site_of(request)
     query = list_query(request.query_params)
@@ -381,10 +402,28 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
             limit=MOST_EXPORTED,
             offset=0,
         ).dicts()
-        found_rows = [{**row, "signatures": row["fired"]} for row in rows]
+        ids = [row["session_id"] for row in rows]
+        failed = failed_call_counts(view.store, ids)
+        titles = SessionTexts(view.store, view.texts).titles(ids)
+        found_rows = [
+            {
+                **row,
+                "signatures": row["fired"],
+                "started": _iso(row["started_ns"]),
+                "failed_calls": failed.get(row["session_id"], 0),
+                "title": titles.get(row["session_id"]),
+            }
+            for row in rows
+        ]
     return [{name: row[name] for name in EXPORTED} for row in found_rows], max(
         total - MOST_EXPORTED, 0
     )
+
+
+def _iso(at_ns: int) -> str:
+    """Return an instant as ISO 8601 text in UTC, to the millisecond."""
+    at = datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ns // 1_000_000 % 1_000:03}Z"
 
 
 def export_json(request: Request) -> Response:

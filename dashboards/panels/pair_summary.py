@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentobs.records import display
-from agentobs.records.cost_difference import Cost, cost_difference
+from agentobs.records.cost_difference import Cost, cost_difference, unknown_difference
 from dashboards.figures.phrases import certainty_prefix, uncertainties
 
 _TOTALS = (
@@ -19,6 +19,7 @@ _TOTALS = (
     ("session_duration_ns", "Duration"),
     ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
+    ("failed_calls", "Failed calls"),
     ("decisions", "Permission decisions"),
     ("input_tokens", "Uncached input tokens"),
     ("cache_read_tokens", "Cache read tokens"),
@@ -175,7 +176,8 @@ def _difference(key: str, old: Any, new: Any) -> str:
 def _bounded_difference(old: int, new: int, is_old_low: bool, is_new_low: bool) -> str:
     """Return the difference of two counts in words, of which at least one is a lower bound."""
     if is_old_low and is_new_low:
-        return "unknown (both are lower bounds)"
+        words = f"{abs(new - old):,} {'more' if new > old else 'fewer'} in B"
+        return unknown_difference(words, new - old)
     if old == new:
         return "no fewer in B" if is_new_low else "no more in B"
     word = "more" if new > old else "fewer"

@@ -1,32 +1,27 @@
 """Session diff: the comparison of two sessions step by step, with the time, tokens and cost of each step.
 
-Steps are aligned by what they do, not by their position: identical steps first, then steps with the same calls and
-inputs, then steps of the same kind and name. So an inserted or removed step shifts no other step. Facts are enough for
-this, so that sessions without content can be compared. If texts or their digests are given, they decide which of
-several similar steps are aligned, and differences of texts are included. IDs that are new in each run are not a
-difference if each ID of one session corresponds to exactly one ID of the other (see `provider.run_ids`).
+Steps are aligned by what they do, turn by turn, not by their position (see `step_alignment`). So an inserted or removed
+step shifts no other step. Facts are enough for this, so that sessions without content can be compared. If texts or
+their digests are given, they decide which of several similar steps are aligned, and differences of texts are included.
+IDs that are new in each run are not a difference if each ID of one session corresponds to exactly one ID of the other
+(see `provider.run_ids`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentobs.provider.dialect import Block, Turn
 from agentobs.provider.registry import dialect_of_body, history
 from agentobs.provider.run_ids import PairedIds, shape_of
 from agentobs.records.canonical_json import canonical, digest
-from agentobs.records.differences import (
-    CELLS_MAX,
-    Difference,
-    differences,
-    shortened,
-    unequal_spans,
-)
+from agentobs.records.differences import Difference, differences, shortened
 from replay.comparison.placeholders import bare
+from replay.divergence.step_alignment import AlignedStep, Details, aligned_steps
 
 StepKind = Literal["request", "tool_call", "decision"]
 CostStatus = Literal["exact", "lower_bound", "estimated"]
@@ -68,14 +63,8 @@ DIGESTED = (
 )
 """The parts of a step that can be compared by digest. The first four are parts of the prompt."""
 PROMPT = DIGESTED[:4]
-NOT_ALIGNED = (*PROMPT, "messages")
-"""The parts of a prompt, which do not decide which steps are aligned, because few requests have them."""
 _BYTES = {"input_bytes": "input", "result_bytes": "result"}
 """The sizes of content. They do not matter if the content is equal, because IDs may have different lengths."""
-WINDOW = 150
-"""The number of steps of each session that are aligned at once if a long part of both has no step in common. Our
-choice.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +151,17 @@ class Totals:
     """The sum of the durations of all steps, including concurrent steps."""
 
 
+class ModelChange(NamedTuple):
+    """Aligned requests that went to different models."""
+
+    a: str
+    b: str
+    requests: int
+    """The number of pairs of requests."""
+    step: int
+    """The number of the first of them among all steps, from 1. Steps of the main agent come first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The comparison of two sessions."""
@@ -176,6 +176,15 @@ class Comparison:
         return sum(pair.change != "same" for pair in self.pairs)
 
     @property
+    def model_changes(self) -> list[ModelChange]:
+        """The pairs of different models of aligned requests, in the order of the steps."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for number, pair in enumerate(self.pairs, start=1):
+            if pair.a and pair.b and pair.a.model and pair.b.model and "model" in pair.differs:
+                found.setdefault((pair.a.model, pair.b.model), []).append(number)
+        return [ModelChange(*models, len(each), each[0]) for models, each in found.items()]
+
+    @property
     def has_texts(self) -> bool:
         """Whether content was also compared."""
         return any(part.texts is not None for x in self.pairs for part in (x.a, x.b) if part)
@@ -187,6 +196,7 @@ class Comparison:
             "a": {**a, **asdict(self.a)},
             "b": {**b, **asdict(self.b)},
             "content": self.has_texts,
+            "model_changes": [each._asdict() for each in self.model_changes],
             "steps": [_without_none(_step_of(pair)) for pair in self.pairs],
         }
         return json.dumps(value, ensure_ascii=False, indent=2, default=str)
@@ -248,7 +258,10 @@ def _with_id_change(pair: Pair, paired: PairedIds) -> Pair:
     found = [
         name
         for name in a
-        if name in b and name not in (*PROMPT, *pair.differs) and not paired.match(a[name], b[name])
+        if name in b
+        and name not in (*PROMPT, *pair.differs)
+        and (name == "texts" or not ("texts" in a and "texts" in b))
+        and not paired.match(a[name], b[name])
     ]
     if not found:
         return pair
@@ -407,64 +420,31 @@ def content_digest(value: Any, session_ids: Sequence[str] = ()) -> tuple[str, tu
     return digest(shape.text.encode("utf-8", "surrogatepass")), shape.ids
 
 
-_Parts = Sequence[Part]
-_Align = Callable[[_Parts, _Parts], Iterator[Pair]]
+def _aligned(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Pair]:
+    """Yield the aligned steps of a lane."""
+    for at_a, at_b in aligned_steps([_aligned_step(x) for x in a], [_aligned_step(x) for x in b]):
+        one, other = (None if at_a is None else a[at_a]), (None if at_b is None else b[at_b])
+        if one is not None and other is not None:
+            yield _pair(one, other)
+        else:
+            yield Pair("added" if one is None else "removed", one, other)
 
 
-def _aligned(a: _Parts, b: _Parts) -> Iterator[Pair]:
-    """Yield aligned steps: identical steps are aligned first."""
-    yield from _aligned_by(_key, a, b, _aligned_by_action)
-
-
-def _aligned_by_action(a: _Parts, b: _Parts) -> Iterator[Pair]:
-    """Yield aligned steps: first steps that do the same with different results."""
-    yield from _aligned_by(_action, a, b, _aligned_by_kind)
-
-
-def _aligned_by_kind(a: _Parts, b: _Parts) -> Iterator[Pair]:
-    """Yield aligned steps of the same kind and name. Long sequences are aligned window by window."""
-    count = -(-max(len(a), len(b)) // WINDOW) if len(a) * len(b) > CELLS_MAX else 1
-    for at in range(count):
-        part_a, part_b = (x[len(x) * at // count : len(x) * (at + 1) // count] for x in (a, b))
-        yield from _aligned_by(_kind, part_a, part_b, _not_aligned)
-
-
-def _not_aligned(a: _Parts, b: _Parts) -> Iterator[Pair]:
-    yield from (Pair("removed", part, None) for part in a)
-    yield from (Pair("added", None, part) for part in b)
-
-
-def _aligned_by(
-    key: Callable[[Part], Hashable], a: _Parts, b: _Parts, align_rest: _Align
-) -> Iterator[Pair]:
-    """Yield aligned steps: steps with equal keys; the steps between them are aligned by another function."""
-    at_a = at_b = 0
-    for a1, a2, b1, b2 in unequal_spans([key(x) for x in a], [key(x) for x in b]):
-        yield from map(_pair, a[at_a:a1], b[at_b:b1])
-        yield from align_rest(a[a1:a2], b[b1:b2])
-        at_a, at_b = a2, b2
-    yield from map(_pair, a[at_a:], b[at_b:])
-
-
-def _kind(part: Part) -> Hashable:
-    return part.kind, part.name
-
-
-def _action(part: Part) -> Hashable:
-    """Return what a step does, without its result and its size."""
+def _aligned_step(part: Part) -> AlignedStep:
+    """Return what decides with which step a step is aligned."""
     known = part.digests or {}
-    sent = known.get("input", part.input_bytes)
-    return part.kind, part.name, part.calls, sent
-
-
-def _key(part: Part) -> Hashable:
-    known = part.digests or {}
-    facts = (
-        None if name in _BYTES and {_BYTES[name], "texts"} & known.keys() else getattr(part, name)
-        for name in COMPARED
+    calls = tuple((part.calls or "").split())
+    if part.kind != "request":
+        calls = (part.name,)
+    details = Details(
+        sent=calls if part.kind == "request" else known.get("input", part.input_bytes),
+        outcome=(part.outcome, part.stop_reason),
+        response=known.get("response", known.get("texts")),
+        result=known.get("result", part.result_bytes),
+        messages=known.get("messages"),
+        model=part.model,
     )
-    parts = (known.get(name) for name in (*DIGESTED, "texts") if name not in NOT_ALIGNED)
-    return part.kind, *facts, *parts
+    return AlignedStep(part.turn, part.kind, part.name, calls, details)
 
 
 def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
@@ -476,6 +456,8 @@ def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:
     for at, pair in enumerate(pairs):
         if pair.a is None or pair.b is None or pair.a.kind != "request":
             continue
+        if pair.a.texts is not None and pair.b.texts is not None:  # they contain the prompts
+            break
         found = _differing_digests(pair.a, pair.b, PROMPT)
         first = [
             next(
@@ -504,7 +486,8 @@ def _pair(a: Part, b: Part) -> Pair:
         for name in COMPARED
         if getattr(a, name) != getattr(b, name) and not _is_equal_content(a, b, name)
     ]
-    differs += _differing_digests(a, b, [name for name in DIGESTED if name not in PROMPT])
+    if a.texts is None or b.texts is None:  # otherwise the texts themselves are compared
+        differs += _differing_digests(a, b, [name for name in DIGESTED if name not in PROMPT])
     found: list[Difference] = []
     if _differing_digests(a, b, ["texts"]):
         found = [each for each in differences(a.texts, b.texts) if not _is_only_ids(each)]

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentobs.recording.facts.tool_failures import class_in_text
 from agentobs.records.clear_text import declared_label
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
+    ErrorCause,
     ModelExchange,
     Place,
     Question,
@@ -238,7 +240,9 @@ class SyntheticSession:
                     started_ns=began,
                     duration_ns=took,
                     question=ToolQuestion(call["id"], call["name"], call["input"]),
-                    answer=ToolAnswer(answer, is_error or denied, outcome),
+                    answer=ToolAnswer(
+                        answer, is_error or denied, outcome, error=_raised(answer, outcome)
+                    ),
                     tool=call["name"],
                 )
             )
@@ -480,3 +484,11 @@ TOOLS = [
         ("agent", "Starts an agent that looks something up."),
     )
 ]
+
+
+def _raised(answer: Any, outcome: str) -> ErrorCause | None:
+    """Return the exception that a failed tool raised, as our agent loop records it; None if its text names none."""
+    if outcome != "failed" or not isinstance(answer, str):
+        return None
+    name = class_in_text(answer)
+    return ErrorCause("raised", name) if name else None

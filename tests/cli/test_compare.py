@@ -83,7 +83,7 @@ def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, li
         ("request", "/v1/messages"),
     ]
     changes = [change for change, _, _ in found]
-    assert changes[:4] == ["changed", "added", "added", "added"]
+    assert changes[:4] == ["added", "added", "added", "changed"]
     assert sorted(changes[4:]) == ["added", "added", "same", "same", "same"]
     turned = [change for change, _, _ in steps(shell, b, a)]
     assert turned.count("removed") == 5
@@ -194,14 +194,14 @@ def test_differing_requests_need_content(
     part: str,
     place: str,
 ) -> None:
-    """Prompt, system prompt, tools and options are compared. Without `--content`, the first three are compared by their
-    digests, and a line states that other content is not compared.
+    """Prompt, system prompt, tools and options are compared. Without `--content`, they are compared by their digests,
+    and a line states that `--content` shows the differences.
     """
     home, first, others = changed
     shell, ids = Shell(home, capsys), (first, others[part])
     result = shell("diff", *ids).out
     assert f"different {part}" in result
-    assert "other content was not compared; pass --content" in result
+    assert "content was compared by its digests; pass --content" in result
     found = json.loads(shell("diff", *ids, "--content", "--json").out)
     requests = [
         step for step in found["steps"] if (step.get("a") or step["b"])["kind"] == "request"
@@ -248,6 +248,7 @@ def test_sessions_without_content_are_compared_by_facts(
     result = shell("diff", *ids)
     assert result.code == 0
     assert "+" in result.out
+    assert "other content was not compared, because it is missing" in result.out
     refused = shell("diff", *ids, "--content")
     assert refused.code == 1
     assert refused.err.startswith("error: ")
@@ -285,6 +286,50 @@ def test_lanes_are_named_by_the_tool_that_started_them() -> None:
     assert list(stable_lane_names(lanes, calls).values()) == [
         "main", "main/agent#1", "main/agent#2", "main/hook#1", "main/agent#1/search#1",
     ]  # fmt: skip
+
+
+def steps_of_turns(turns: str, model: str = "small") -> list[Part]:
+    """Return the steps of turns. Each character is the tool that a turn calls; a call of `R` fails, and `.` ends."""
+    found = []
+    for number, character in enumerate(turns, start=1):
+        calls = None if character == "." else character.lower()
+        found.append(Part("request", "main", number, "/v1/messages", model=model, calls=calls))
+        if calls:
+            outcome = "failed" if character.isupper() else "executed"
+            found.append(Part("tool_call", "main", number, calls, outcome=outcome))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "turns"),
+    [
+        ("fraf.fraFR.", "fRaf.fRaFr.fRafs.", [(at, at) for at in range(1, 12)]),
+        ("fraf.fr.", "fr.fraf.fr.", [(1, 1), (2, 2)] + [(at, at + 3) for at in range(3, 9)]),
+        ("fram.", "sfram.", [(at, at + 1) for at in range(1, 6)]),
+        ("fram.", "fram.", [(at, at) for at in range(1, 6)]),
+        ("fra.", "sss.", [(1, 1), (2, 2), (3, 3), (4, 4)]),
+    ],
+)
+def test_turns_are_aligned_before_their_steps(a: str, b: str, turns: list[tuple[int, int]]) -> None:
+    """A turn whose call failed in one session only remains aligned with the turn at its place, instead of with a turn
+    far away that failed as well. An additional turn shifts no other turn.
+    """
+    found = compared(steps_of_turns(a), steps_of_turns(b)).pairs
+    paired = [(pair.a.turn, pair.b.turn) for pair in found if pair.a and pair.b]
+    assert paired == sorted(paired)
+    assert [each for each in dict.fromkeys(paired) if each in turns] == turns
+    if a == b:
+        assert all(pair.change == "same" for pair in found)
+
+
+def test_another_model_is_stated_once() -> None:
+    """The comparison says which model replaced which one, in how many requests, and where first."""
+    found = compared(steps_of_turns("fr."), steps_of_turns("fr.f.", "large"))
+    assert found.model_changes == [("small", "large", 3, 1)]
+    assert json.loads(found.json({}, {}))["model_changes"] == [
+        {"a": "small", "b": "large", "requests": 3, "step": 1}
+    ]
+    assert compared(steps_of_turns("fr."), steps_of_turns("fr.")).model_changes == []
 
 
 def test_a_thousand_turns_are_aligned_quickly() -> None:

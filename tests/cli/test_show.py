@@ -23,6 +23,7 @@ from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
 from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start, tool
+from tests.store.wire_conversations import WireConversation
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -225,12 +226,39 @@ def test_sessions_show_what_failed_and_which_need_attention(
     shell = Shell(long_home, capsys)
     listed = [" ".join(line.split()) for line in shell("sessions").out.splitlines()[1:]]
     assert [line.split()[1] for line in listed] == ["long", "short"]
-    assert " completed 12 calls failed " in listed[0]
+    assert " completed 12 calls of " in listed[0]
     assert " failed ValueError " in listed[1]
     ordered = shell("sessions", "--attention", "--limit", "1").out.splitlines()[1:]
     assert [line.split()[1] for line in ordered] == ["short"]
     columns = json.loads(shell("sessions", "--attention", "--json").out.splitlines()[0])
     assert columns["name"] == "short"
+
+
+def test_the_list_says_that_there_are_more_sessions(
+    long_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If the list has more sessions than the limit, one line on standard error names the option, in each form."""
+    shell = Shell(long_home, capsys)
+    for form in ((), ("--csv",), ("--json",), ("--attention",)):
+        cut = shell("sessions", "--limit", "1", *form)
+        assert cut.err.strip() == "only the first 1 session is shown; --limit N shows more"
+        assert len(cut.out.splitlines()) == (1 if form == ("--json",) else 2)
+        assert shell("sessions", "--limit", "2", *form).err == ""
+
+
+def test_the_list_shows_signatures_of_completed_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with a failure signature shows it as its cause, with and without `--attention`."""
+    home = a_home(tmp_path)
+    talk = WireConversation()
+    for _ in range(6):
+        [call] = talk.calls(("read", {"n": 1}))
+        talk.result(call, "the same")
+    record(home, talk.whole())
+    shell = Shell(home.path, capsys)
+    for form in ((), ("--attention",)):
+        assert "repeated calls" in shell("sessions", *form).out
 
 
 @pytest.mark.slow

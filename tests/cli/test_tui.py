@@ -19,10 +19,10 @@ from textual.widgets import DataTable, OptionList, Static, TabbedContent, Tree
 
 from agentobs.cli import main
 from agentobs.cli.terminal.transcript import Entry
-from agentobs.cli.tui.application import Browser, SessionList
+from agentobs.cli.tui.application import Browser, SessionList, _name_lines
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
-from agentobs.cli.tui.session_data import SessionData, tree
+from agentobs.cli.tui.session_data import Listed, SessionData, tree
 from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
@@ -171,12 +171,28 @@ def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None
         listed = rows(pilot, "#sessions")
         assert listed[0][2].replace("\n", "") == f"declared: {reason}"
         causes = " ".join(listed[1][2].split())
-        assert causes.startswith("9 calls failed, ")
+        assert causes.startswith("9 calls of weather failed, ")
+        assert [each[1].split("\n")[0] for each in listed] == ["second", "first"]
         assert "_" not in causes
         assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d", listed[1][3])
         assert "9 calls" in screen(pilot)
+        await settled(pilot, "down", "enter")
+        banner = shown(pilot, "#banner")
+        assert banner.startswith(f"first {session_id(1)}")
+        assert "9 tool calls (9 failed)" in " ".join(banner.split())
 
     driven(home, drive)
+
+
+def test_sessions_of_one_name_can_be_told_apart() -> None:
+    """A row has the name and the title, in one line if they fit; the end of a title is not cut on 80 columns."""
+    session = Listed("01", "nightly-audit", "Where is order 4705?", "completed", "", T0, None)
+    assert _name_lines(session, 18) == ["nightly-audit", "Where is order", "4705?"]
+    assert _name_lines(session, 40) == ["nightly-audit  Where is order 4705?"]
+    assert _name_lines(replace(session, title=""), 40) == ["nightly-audit"]
+    long = replace(session, name="a-very-long-name-of-an-agent", title="word " * 30)
+    assert _name_lines(long, 18)[0] == "a-very-long-name-…"
+    assert len(_name_lines(long, 18)) == 3
 
 
 @pytest.mark.slow

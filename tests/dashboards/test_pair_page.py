@@ -17,6 +17,7 @@ from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
 from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
+from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.backend import open_store
 from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
 from dashboards.app.comparison.pair_texts import _changes
@@ -89,16 +90,13 @@ def test_two_sessions_are_compared(client: Client) -> None:
 
 @pytest.mark.slow
 def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
-    """The page shows the same steps as `agentobs diff --json`. Only the page compares the prompts of later requests,
-    because it reads the content.
-    """
+    """The page shows the same steps as `agentobs diff --json`: the same pairs, with the same differences."""
     answer = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER, "--json"])
     assert answer.exit_code == 0
     result = json.loads(answer.stdout)
     with open_store(home) as store:
         comparison = comparison_of(store, ONE, OTHER)
     assert comparison["steps"][-1]["differs"] == ["model", "messages"]
-    comparison["steps"][-1]["differs"].remove("messages")
     assert comparison == result
     changed = sum(step["change"] != "same" for step in result["steps"])
     assert (
@@ -180,7 +178,9 @@ def test_differences_are_in_words() -> None:
         "at least $0.1500 more in B (50%)"
     )
     assert totals(low, more)[0].difference == "at most $0.1500 more in B; may cost less"
-    assert totals(low, low)[0].difference == "unknown (both are lower bounds)"
+    assert totals(low, {**more, "cost_status": "lower_bound"})[0].difference == (
+        "unknown (both are lower bounds; the known part is $0.1500 more in B)"
+    )
     about = {**more, "cost_status": "estimated"}
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
     unknown = totals({**a, "cost_usd": None}, b)[0]
@@ -193,7 +193,12 @@ def test_differences_are_in_words() -> None:
         ((540, 0), (121, 1), "at most 419 fewer in B; may be more", "at most 419 fewer"),
         ((121, 1), (540, 0), "at most 419 more in B; may be fewer", "at most 419 more"),
         ((121, 0), (540, 1), "at least 419 more in B", "at least 419 more"),
-        ((121, 1), (540, 1), "unknown (both are lower bounds)", ""),
+        (
+            (121, 1),
+            (540, 1),
+            "unknown (both are lower bounds; the known part is 419 more in B)",
+            "",
+        ),
     ],
 )
 def test_the_difference_of_partial_counts_is_a_bound(
@@ -285,6 +290,44 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     ]
     with serving(home) as made:
         yield Runs(home, made, *ids)
+
+
+def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
+    """The page and the command state which model replaced which one, and the number of failed calls of each session.
+    The list of differences has the old and the new value of each fact.
+    """
+    home = a_home(tmp_path)
+    ids = []
+    with recording(home) as emit:
+        for seed, model in ((1, "claude-haiku-5-5"), (2, "claude-opus-5-5")):
+            run = SyntheticSession(emit, "refunds", T0 + seed * 60 * SECOND, seed=seed, model=model)
+            with run.interaction("Refund order 4711."):
+                for number in range(3):
+                    call: dict[str, Any] = dict(type="tool_use", id=run.call_id(), name="refund")
+                    call["input"] = {"order": number}
+                    run.turn(call)
+                    is_error = (number == 2) if seed == 1 else number != 2
+                    answer = "refused" if is_error else "refunded"
+                    run.results(run.run_call(call, answer, is_error=is_error))
+                run.turn(text("Done."))
+            ids.append(run.end())
+    a, b = ids
+    command = CliRunner().invoke(cli, ["--home", str(home.path), "diff", a, b])
+    with serving(home) as client:
+        words = client.get(f"/compare?a={a}&b={b}").words
+    assert "Model: claude-haiku-5-5 → claude-opus-5-5 (4 requests, first request in turn 1" in words
+    assert "First change of outcome: call refund in turn 1 : failed only in B" in words
+    assert "~ turn 1 request model claude-haiku-5-5 → claude-opus-5-5 ~ turn 1" in words
+    assert "outcome executed → failed, result" in words
+    assert "Failed calls 1 2 1 more in B (100%)" in words
+    assert (
+        "model: claude-haiku-5-5 -> claude-opus-5-5 (4 requests, first in turn 1)" in command.stdout
+    )
+    assert re.search(r"^failed calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
+    with open_store(home) as store:
+        assert [comparison_of(store, a, b)[each]["failed_calls"] for each in "ab"] == list(
+            failed_call_counts(store, ids).values()
+        )
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from urllib.parse import quote, urlencode
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
+from agentobs.cli import cli
 from agentobs.recording.journal.home import Home, open_home
-from agentobs.records.exchanges import Failure, ToolAnswer
+from agentobs.records.exchanges import Failure, ToolAnswer, child_lane
 from agentobs.records.labels import Label, digest_label
 from agentobs.sink import Record
+from agentobs.store.analysis.failed_steps import FailedCalls
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.port import Store
 from dashboards.app import fleet_page, session_list, store_view
@@ -30,8 +34,11 @@ from dashboards.app.queries.downloads import csv_cell
 from dashboards.app.queries.saved_items import read_saved
 from dashboards.app.session_list import COLUMNS, PAGE_SIZE, ListQuery, filter_of, list_query
 from dashboards.panels.panels import Panel, fleet_panels
+from tests.browser.store_builders import recording
+from tests.browser.synthetic_sessions import Lane, SyntheticSession, text
 from tests.dashboards.live_app import Client, Response, serving
 from tests.marks import mark_all_but_first
+from tests.queries import query as query_rows
 from tests.store.recordings import (
     MODEL,
     SECOND,
@@ -530,6 +537,13 @@ def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
         assert line is not None
         assert f'href="/sessions/{first}"' in line[1]
         assert re.search(r"</a>, (failed|crashed|ended without a record)", line[1])
+        assert re.search(
+            r"\(the most expensive( and the newest)? of \d+ failed sessions\)", line[1]
+        )
+        newest = listed(client, sort="-started", **{**filters, "status": "failed"})[0]
+        if newest != first:
+            assert f'newest failure: <a href="/sessions/{newest}">' in line[1]
+    assert "Order: failed sessions, then" in client.get("/?sort=-attention").words
     assert "failed: ValueError" in client.get("/?status=failed").words
     assert "first-to-open" not in client.get("/?sort=-attention").html
     assert "first-to-open" not in client.get("/?status=completed").html
@@ -563,7 +577,85 @@ def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
     record(home, [start(1), attempt(1, 1, content=called), *runs, end(1)])
     record(home, [start(2), attempt(2, 1), end(2)])
     with serving(home) as client:
-        assert re.findall(r"\d+ calls? failed", client.get("/").html) == ["2 calls failed"]
+        assert re.findall(r">(\d+ calls? [a-z ]*failed)<", client.get("/").html) == [
+            "2 calls of look failed"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (FailedCalls(3, "refund", 2), "3 calls failed, 2 of refund"),
+        (FailedCalls(2, "refund", 1), "2 calls failed"),
+        (FailedCalls(1, "refund", 1), "1 call of refund failed"),
+        (FailedCalls(2, None, 0), "2 calls failed"),
+    ],
+)
+def test_the_tool_that_failed_most_often_is_named(calls: FailedCalls, words: str) -> None:
+    """A tool is named if it failed more than once, or if it is the only one."""
+    assert calls.words == words
+
+
+def test_a_crashed_session_says_why_it_ended(tmp_path: Path) -> None:
+    """A session without an end has the words of `agentobs sessions`, before its failed calls."""
+    home = open_home(tmp_path / "home")
+    with recording(home) as emit:
+        run = SyntheticSession(emit, "refunds", T0)
+        with run.interaction("Refund my order."):
+            call = dict(type="tool_use", id=run.call_id(), name="refund", input={})
+            run.turn(call)
+            run.results(run.run_call(call, "no", is_error=True))
+            run.turn(text("Sorry."))
+    cause = "the process ended without an end of the session"
+    with serving(home) as client:
+        page = client.get("/")
+        assert f"crashed: {cause} (the only failed session)" in page.words
+        assert f'title="{cause}; 1 call of refund failed"' in page.html
+    printed = CliRunner().invoke(cli, ["--home", str(home.path), "sessions", "--csv"])
+    assert cause in printed.stdout
+
+
+def test_the_model_of_the_main_agent_comes_first(tmp_path: Path) -> None:
+    """Models are in the order of the requests of the main agent; the prefix that most have is not shown."""
+    home = open_home(tmp_path / "home")
+    with recording(home) as emit:
+        run = SyntheticSession(emit, "refunds", T0, model="claude-opus-5-5")
+        with run.interaction("Refund my order."):
+            call = dict(type="tool_use", id=run.call_id(), name="agent", input={})
+            run.turn(call)
+            outer, run.model = run.lane, "claude-haiku-5-5"
+            run.lane = Lane(child_lane(outer.name, str(call["id"])))
+            for _ in range(3):
+                run.turn(text("Done."))
+            run.lane, run.model = outer, "claude-opus-5-5"
+            run.results(run.run_call(call, "Done."))
+            run.turn(text("Done."))
+        run.end()
+    with serving(home) as client:
+        html = client.get("/").html
+        [row] = json.loads(client.get("/sessions.json").body)["sessions"]
+    assert row["models"] == ["claude-opus-5-5", "claude-haiku-5-5"]
+    assert re.search(r'title="claude-opus-5-5"[^>]*>opus-5-5</a>', html)
+
+
+def test_a_label_states_what_cache_rewrites_cost(tmp_path: Path) -> None:
+    """The label of the signature has the amount that the diagnosis of the session has."""
+    talk = WireConversation(system="Be brief.")
+    for turn in range(3):
+        names = ("read", "write") if turn else ("read",)
+        talk.tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
+        [call] = talk.calls(("read", {"n": turn}), cache_creation_input_tokens=5_000)
+        talk.result(call)
+    home = open_home(tmp_path / "home")
+    record(home, talk.whole())
+    with serving(home, findings=True) as client:
+        while "still being computed" in client.get("/?signature=cache_rewrites").words:
+            time.sleep(0.1)
+        html = client.get("/").html
+    [(detail,)] = query_rows("SELECT detail FROM cache_rewrites", home=home)
+    [shown] = re.findall(r": about \$([0-9.]+) of the cost of this session", html)
+    [found] = re.findall(r"^about \$([0-9.]+) of ", detail)
+    assert float(shown) == pytest.approx(float(found), abs=0.0001)
 
 
 @pytest.mark.slow
@@ -683,6 +775,11 @@ def test_the_list_is_exported(client: Client, store: duckdb.DuckDBPyConnection) 
     assert len(rows) == COUNT
     assert {row["session_id"] for row in rows} == set(all_listed(client))
     assert "Grüße" not in json.dumps(rows, ensure_ascii=False)
+    for row in rows:
+        at = datetime.fromisoformat(row["started"])
+        assert at.tzinfo is not None
+        assert round(at.timestamp() * 1_000) == int(row["started_ns"]) // 1_000_000
+        assert row["failed_calls"] == "0"
 
 
 def test_a_bounded_export_is_announced(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

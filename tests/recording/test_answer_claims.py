@@ -88,6 +88,14 @@ def test_responses_without_a_claim() -> None:
         ("Exit code 1\nFAIL: test_refund", "semantic"),
         ("<tool_use_error>File does not exist.</tool_use_error>", "semantic"),
         ("", "semantic"),
+        ("TimeoutError: the order service did not answer", "timeout"),
+        ("asyncio.TimeoutError", "timeout"),
+        ("Error: httpx.ReadTimeout: no answer", "timeout"),
+        ("Error executing tool refund: ConnectTimeout()", "timeout"),
+        ("Command timed out after 120 s", "timeout"),
+        ("The request timed out.", "timeout"),
+        ("FAIL: test_login\nTimeoutError: in the tested program", "semantic"),
+        ("timeout_seconds: not a number", "semantic"),
     ],
 )  # fmt: skip
 def test_failed_results_are_classified_by_their_words(words: str, kind: str) -> None:

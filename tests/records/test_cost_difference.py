@@ -11,6 +11,10 @@ from agentobs.records.cost_difference import Cost, cost_difference
 COSTS = ("0.30", "0.45"), ("0.45", "0.30"), ("0.30", "0.30")
 EXACT = ("$0.15 more", "$0.15 less", "no difference")
 LOW_B = ("at least $0.15 more", "at most $0.15 less; may cost more", "the same or more")
+UNKNOWN = tuple(
+    f"unknown (both are lower bounds; the known part {words})"
+    for words in ("is $0.15 more", "is $0.15 less", "does not differ")
+)
 LOW_A = ("at most $0.15 more; may cost less", "at least $0.15 less", "the same or less")
 
 
@@ -20,7 +24,7 @@ LOW_A = ("at most $0.15 more; may cost less", "at least $0.15 less", "the same o
         (False, False, EXACT),
         (False, True, LOW_B),
         (True, False, LOW_A),
-        (True, True, ("unknown (both are lower bounds)",) * 3),
+        (True, True, UNKNOWN),
     ],
 )
 def test_a_lower_bound_makes_the_difference_a_bound(

@@ -27,9 +27,12 @@ from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Span
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose, diagnose_all
+from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect, named
 from agentobs.store.duckdb.store import DuckStore
 from agentobs.store.named_queries import query_names, query_text
+from tests.browser.store_builders import recording
+from tests.browser.synthetic_sessions import SyntheticSession
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -733,6 +736,8 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
         (story(failing(*[("bash", DENIED)] * 3)), ["denied: 3 of 3 calls"]),
         (story(failing(*[("bash", "TimeoutError: no answer")] * 3)), ["timeout: 3 of 3 calls"]),
         (story(failing(*[("bash", "TimeoutError: no answer")] * 2, *EXIT)), []),
+        (story(failing(*[("bash", "ReadTimeout: no answer")] * 3)), ["timeout: 3 of 3 calls"]),
+        (story(failing(*[("bash", "The query timed out")] * 3)), ["timeout: 3 of 3 calls"]),
         (story(failing(*EXIT * 3, *FINE * 13)), []),
         (story(failing(*EXIT * 3, call_id="call_0")), ["semantic: 3 of 3 calls"]),
         (story(failing(*EXIT * 2, call_id="call_0")), []),
@@ -743,6 +748,36 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
 def test_repeated_tool_errors(evidence_of: Evidence, number: int, kinds: list[str]) -> None:
     """Three errors of one kind by one tool are a finding if they are at least a fifth of the tool's calls."""
     assert [row["detail"] for row in evidence_of(number, "repeated_tool_errors")] == kinds
+
+
+@pytest.mark.parametrize(
+    ("words", "detail"),
+    [
+        ("TimeoutError: the order service did not answer", "timeout: 3 of 3 calls"),
+        ("the order service timed out", "timeout: 3 of 3 calls"),
+        ("ValueError: no such order", "semantic: 3 of 3 calls"),
+        ("no such order", "3 of 3 calls"),
+    ],
+)
+def test_an_unknown_kind_of_error_is_not_called_semantic(
+    tmp_path: Path, words: str, detail: str
+) -> None:
+    """An error of a tool of our agent loop is a timeout if its class or its text says so. If its class was not
+    recorded, no kind is shown.
+    """
+    home = a_home(tmp_path)
+    with recording(home) as emit:
+        run = SyntheticSession(emit, "refunds", T0)
+        with run.interaction("Refund my order."):
+            for number in range(3):
+                call = dict(type="tool_use", id=run.call_id(), name="refund", input={"n": number})
+                run.turn(call)
+                run.results(run.run_call(call, words, is_error=True))
+        run.end()
+    with open_store(home) as store:
+        assert [row[0] for row in store.sql("SELECT detail FROM repeated_tool_errors").rows] == [
+            detail
+        ]
 
 
 def claiming(words: str, *results: bool, then: str | None = None) -> list[Record]:

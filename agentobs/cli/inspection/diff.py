@@ -15,17 +15,19 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from agentobs.cli.inspection.step_digests import StepDigests, keyed_digests, step_digests
+from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
+from agentobs.records.cost_difference import Cost, cost_difference, unknown_difference
 from agentobs.records.display import money, of_both, printable, seconds, text
+from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
 
 if TYPE_CHECKING:
-    from agentobs.provider.dialect import Message
+    from agentobs.provider.dialect import Block, Message
     from agentobs.records.exchanges import Exchange
     from agentobs.store.label_texts import LabelTexts
     from agentobs.store.port import Store
@@ -42,7 +44,7 @@ AROUND = 1
 @click.option(
     "--content",
     is_flag=True,
-    help="Also compare prompts, responses and tool data. May show user input.",
+    help="Also show the content that differs: prompts, responses, tool data. May show user input.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also show identical steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -81,7 +83,7 @@ def diff(
         name = "--light" if light else "--interactive"
         raise UsageError(f"{name} requires --report", todo="Pass --report FILE")
     with Spinner("comparing"), _needed_store(context, (a, b)) as store:
-        digests = None if content else _keyed_digests(store, (a, b))
+        digests, gaps = _step_digests(store, (a, b))
         one, other = (
             _Side(store, named, content, digests[at] if digests else None)
             for at, named in enumerate((a, b))
@@ -97,14 +99,23 @@ def diff(
         click.echo(f"\nall {len(found.pairs)} steps are identical")
     else:
         click.echo()
+        for line in _model_lines(found):
+            click.echo(line)
         _show_steps(found, everything)
-    if digests is not None:
-        click.echo(
-            "\nprompts were compared by their digests; other content was not compared; "
-            "pass --content to compare and show it"
+    if not found.has_texts:
+        click.echo(f"\n{_compared_content(digests is not None, gaps)}")
+
+
+def _compared_content(has_digests: bool, gaps: Sequence[NotCompared]) -> str:
+    """Return which content was compared without showing it, in a sentence."""
+    if not has_digests or any(each.reason == "different_homes" for each in gaps):
+        return "content was not compared; pass --content to compare it"
+    if gaps:
+        return (
+            "prompts were compared by their digests; other content was not compared, because it "
+            "is missing"
         )
-    elif not found.has_texts:
-        click.echo("\ncontent was not compared; pass --content to compare it")
+    return "content was compared by its digests; pass --content to show the differences"
 
 
 def comparison_of(store: Store, a: str, b: str) -> dict[str, Any]:
@@ -179,6 +190,7 @@ class _Side:
                 "name": fixture.name,
                 "fixture": str(path),
                 "outcome": fixture.header.get("outcome"),
+                "failed_calls": _failed_calls(fixture),
             }
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
@@ -219,11 +231,15 @@ def _needed_store(context: click.Context, names: Sequence[str]) -> Iterator[Stor
             yield store
 
 
-def _keyed_digests(store: Store | None, names: Sequence[str]) -> list[StepDigests] | None:
-    """Return the keyed digests of the prompts of two sessions; None if they cannot be compared."""
+def _step_digests(
+    store: Store | None, names: Sequence[str]
+) -> tuple[list[StepDigests] | None, list[NotCompared]]:
+    """Return the digests of the content of two sessions, which also decide which steps are aligned, and what cannot be
+    compared; None if a side is a fixture.
+    """
     if store is None or any(map(_is_fixture, names)):
-        return None
-    return keyed_digests(store, [session_of(store, each) for each in names])
+        return None, []
+    return step_digests(store, [session_of(store, each) for each in names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +253,7 @@ class _SessionRows:
     """The rows of `internal/lane_names`."""
     partial: Set[str]
     """The attempts whose output tokens are a lower bound."""
+    failed_calls: int
 
     @classmethod
     def of(cls, store: Store, session_id: str) -> _SessionRows:
@@ -247,7 +264,8 @@ class _SessionRows:
         steps = [row for row in listed if row["runs_on"] != "provider"]
         lanes = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
         partial = store.rows("internal/partial_counts", session_id=session_id).rows
-        return cls(session_id, summary, steps, lanes, {str(row[0]) for row in partial})
+        failed = failed_call_counts(store, [session_id]).get(session_id, 0)
+        return cls(session_id, summary, steps, lanes, {str(row[0]) for row in partial}, failed)
 
 
 def _facts_of(
@@ -294,6 +312,7 @@ def _facts_of(
         "name": str(summary["name"]),
         "session_id": known.session_id,
         "outcome": str(summary["status"]),
+        "failed_calls": known.failed_calls,
     }
     if summary["duration_ns"] is not None:
         about["session_duration_ns"] = summary["duration_ns"]
@@ -380,7 +399,8 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
         )
         for call in message.calls:
             answer = executed.get((ask.lane, str(call.id)))
-            result = answer.content if answer else _sent_result(fixture, str(call.id))
+            sent = None if answer else _sent_result(fixture, str(call.id))
+            result = answer.content if answer else sent and sent.value
             texts = {"input": call.value, "result": result}
             yield Part(
                 "tool_call",
@@ -394,7 +414,21 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
             )
 
 
-def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
+def _failed_calls(fixture: Fixture) -> int:
+    """Return the number of tool calls whose result is an error."""
+    from agentobs.provider.registry import message_of
+
+    executed = {(each.lane, each.question.tool_use_id): each.answer for each in fixture.tools}
+    failed = 0
+    for ask in fixture.requests:
+        for call in message_of(ask.path, ask.answer).calls:
+            answer = executed.get((ask.lane, str(call.id)))
+            sent = None if answer else _sent_result(fixture, str(call.id))
+            failed += answer.is_error if answer else sent is not None and sent.is_error
+    return failed
+
+
+def _sent_result(fixture: Fixture, tool_use_id: str) -> Block | None:
     """Return the result that the agent sent for a tool call; None if no request contains a result for it."""
     from agentobs.provider.registry import dialect_of, history
 
@@ -402,7 +436,7 @@ def _sent_result(fixture: Fixture, tool_use_id: str) -> Any:
         for entry in history(ask.shape.get("body")) or ask.shape.get("add") or []:
             for result in dialect_of(ask.path).turn(entry).results:
                 if result.id == tool_use_id:
-                    return result.value
+                    return result
     return None
 
 
@@ -438,6 +472,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
 _TOTALS = (
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
+    ("failed calls", "failed_calls"),
     ("permission decisions", "decisions"),
     ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
@@ -446,6 +481,8 @@ _TOTALS = (
     ("cost", "cost_usd"),
     ("duration", "session_duration_ns"),
 )
+_OF_SESSION = ("session_duration_ns", "failed_calls")
+"""The totals that are not sums over the compared steps."""
 
 
 def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
@@ -463,7 +500,7 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     rows = []
     for name, key in _TOTALS:
         a, b = (
-            side.about.get(key) if key == "session_duration_ns" else getattr(totals, key)
+            side.about.get(key) if key in _OF_SESSION else getattr(totals, key)
             for side, totals in ((one, found.a), (other, found.b))
         )
         if a or b:
@@ -507,15 +544,13 @@ def _count_difference(key: str, values: tuple[Any, Any], are_low: Sequence[bool]
     if not any(are_low):
         return _difference(key, a, b)
     if all(are_low):
-        return "unknown (both are lower bounds)"
+        return unknown_difference(_difference(key, a, b), b - a)
     bound = "at least" if are_low[1] == (b >= a) else "at most"
     return f"{bound} {_difference(key, a, b) or '0'}"
 
 
 def _cost_difference(found: Comparison) -> str:
     """Return the difference of the costs as text. It is a bound if one of them is a lower bound."""
-    from agentobs.records.cost_difference import Cost, cost_difference
-
     difference = cost_difference(
         *(
             Cost(
@@ -529,6 +564,18 @@ def _cost_difference(found: Comparison) -> str:
     if difference is None or (difference.bound == "exact" and not difference.is_estimated):
         return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
     return difference.words(_measure("cost_usd", abs(difference.usd)))
+
+
+def _model_lines(found: Comparison) -> Iterator[str]:
+    """Yield which models of A were replaced by which models in B, one line each, and an empty line at the end."""
+    for each in found.model_changes:
+        part = found.pairs[each.step - 1].b
+        turn = f", first in turn {part.turn:,}" if part and part.turn is not None else ""
+        agent = f" of {part.agent or part.lane}" if part and part.lane != "main" else ""
+        requests = f"{each.requests:,} request{'s' * (each.requests != 1)}"
+        yield printable(f"model: {each.a} -> {each.b} ({requests}{turn}{agent})")
+    if found.model_changes:
+        yield ""
 
 
 _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}

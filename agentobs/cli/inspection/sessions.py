@@ -133,16 +133,26 @@ def sessions(
         selection = {"failed": failed or None, "telemetry": telemetry or None}
         signatures = None
         if attention:
-            chosen, signatures = _by_attention(store, limit, selection | {"session_ids": chosen})
-        rows = rows_of(store, "sessions", **selection, session_ids=chosen, limit=limit, causes=True)
+            chosen, signatures = _by_attention(
+                store, limit + 1, selection | {"session_ids": chosen}
+            )
+        rows = rows_of(
+            store, "sessions", **selection, session_ids=chosen, limit=limit + 1, causes=True
+        )
         if attention:
             place = {session_id: at for at, session_id in enumerate(chosen or ())}
             at = rows[0].index("session_id")
             rows = rows[0], sorted(rows[1], key=lambda row: place[row[at]])
+        has_more, rows = len(rows[1]) > limit, (rows[0], rows[1][:limit])
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
         if form == "table":
-            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
+            if signatures is None:
+                signatures = _signatures_of(store, rows)
+            rows = _with_status_notes(_with_what_failed(rows, store, signatures))
         print_rows(rows, _FAILED_SESSIONS if failed or cause is not None else _SESSIONS, form)
+    if has_more:
+        shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
+        click.echo(f"only the first {shown}; --limit N shows more", err=True)
     if advice := warning(existing_home(home_option(context))):
         click.echo(advice, err=True)
 
@@ -390,18 +400,33 @@ def _by_attention(
         return by_attention(store, sessions, signatures)[:limit], signatures
 
 
+def _signatures_of(store: Store, rows: Rows) -> dict[str, list[str]]:
+    """Return the failure signatures that were found in listed sessions."""
+    from agentobs.store.analysis.attention import found_signatures
+
+    ids = sorted(str(row["session_id"]) for row in as_dicts(rows))
+    if not ids:
+        return {}
+    found = store.rows(
+        "diagnoses_by_session", first_session_id=ids[0], last_session_id=ids[-1]
+    ).dicts()
+    return found_signatures([row for row in found if row["session_id"] in set(ids)])
+
+
 def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]]) -> Rows:
     """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
     failure signatures.
     """
     from agentobs.store.analysis.attention import what_failed
-    from agentobs.store.analysis.failed_steps import failed_call_counts
+    from agentobs.store.analysis.failed_steps import failed_calls
+    from agentobs.store.label_texts import LabelTexts
 
     listed = as_dicts(rows)
-    failed = failed_call_counts(store, [row["session_id"] for row in listed])
+    ids = [row["session_id"] for row in listed]
+    failed = failed_calls(store, ids, LabelTexts(store).replace_in_dicts)
     causes = (
         what_failed(
-            row["cause"], failed.get(row["session_id"], 0), signatures.get(row["session_id"], ())
+            row["cause"], failed.get(row["session_id"]), signatures.get(row["session_id"], ())
         )
         for row in listed
     )

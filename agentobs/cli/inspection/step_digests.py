@@ -84,12 +84,6 @@ def step_digests(
     return prompts, gaps
 
 
-def keyed_digests(store: Store, session_ids: Sequence[str]) -> list[StepDigests] | None:
-    """Return the keyed digests of the prompts of both sessions, without reading content; None if their keys differ."""
-    keyed = [_keyed_prompts(store, session_id) for session_id in session_ids]
-    return _comparable(store, session_ids, keyed)
-
-
 def _comparable(
     store: Store, session_ids: Sequence[str], keyed: Sequence[_Prompts]
 ) -> list[StepDigests] | None:

@@ -23,6 +23,8 @@ REFRESH_SECONDS = 2.0
 """The pause between two checks for new records. Our choice: a turn of an agent takes seconds."""
 MOST_CAUSE_LINES = 3
 """The maximum number of lines of a cause in the list. Our choice: enough for a sentence on a narrow terminal."""
+MOST_TITLE_LINES = 2
+"""The maximum number of lines of a title in the list. Our choice."""
 NARROW = 100
 """The width of a terminal below which the list shows times without the year. Our choice."""
 KEYS = """\
@@ -228,7 +230,7 @@ class SessionList(Screen[None]):
             table.add_column(Text(heading), width=width)
         for each in shown:
             cells = _cells(each, title, why, time)
-            height = 1 + cells[2].plain.count("\n")
+            height = 1 + max(cell.plain.count("\n") for cell in cells)
             table.add_row(*cells, height=height, key=each.session_id)
         keys = [each.session_id for each in shown]
         if current in keys:
@@ -254,10 +256,21 @@ def _text_widths(width: int, time: int) -> tuple[int, int]:
     return left - left // 2, left // 2
 
 
+def _name_lines(session: Listed, width: int) -> list[str]:
+    """Return the name and the title of a session, in one line if they fit. Titles often differ only at their
+    ends, so a long title has two lines.
+    """
+    name, title = printable(session.name or session.session_id), printable(session.title)
+    if len(name) + len(title) + 2 <= width:
+        return [f"{name}  {title}".rstrip()]
+    return [
+        name if len(name) <= width else f"{name[: width - 1]}…",
+        *wrap(title, width, max_lines=MOST_TITLE_LINES, placeholder=" …"),
+    ]
+
+
 def _cells(session: Listed, title: int, why: int, time: int) -> list[Text]:
     """Return the cells of a session, given the widths of its title, its cause and its time."""
-    name = Text(printable(session.title or session.name))
-    name.truncate(title, overflow="ellipsis")
     cause = "\n".join(
         wrap(printable(session.why), why, max_lines=MOST_CAUSE_LINES, placeholder=" …")
     )
@@ -265,7 +278,7 @@ def _cells(session: Listed, title: int, why: int, time: int) -> list[Text]:
     sign = COST_SIGNS.get(session.cost_status or "", "") if cost else ""
     return [
         Text(session.status, style=STYLES.get(session.status, "")),
-        name,
+        Text("\n".join(_name_lines(session, title))),
         Text(cause),
         Text(str(local_instant(session.started_ns))[16 - time : 16]),
         Text(f"{sign}{cost or '-'}", justify="right"),

@@ -12,7 +12,7 @@ from agentobs.recording.journal.segments import facts_path, forms
 from agentobs.records.exchanges import Recording
 from agentobs.store.analysis.attention import by_attention, found_signatures, what_failed
 from agentobs.store.analysis.diagnosis import diagnose_all
-from agentobs.store.analysis.failed_steps import failed_call_counts
+from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
@@ -98,6 +98,7 @@ class SessionView:
     """The rows of `cache_waste`."""
     agents: Mapping[str, str]
     """The display names of its lanes."""
+    failed_calls: int = 0
 
 
 class SessionData:
@@ -134,7 +135,7 @@ class SessionData:
             rows = texts.replace_in_dicts(store.rows("sessions", limit=LISTED, causes=True).dicts())
             ids = [str(row["session_id"]) for row in rows]
             titles = SessionTexts(store).titles(ids)
-            calls = failed_call_counts(store, ids)
+            calls = failed_calls(store, ids, texts.replace_in_dicts)
             since_ns = min((row["started_ns"] for row in rows), default=0)
             diagnosed = texts.replace_in_dicts(diagnose_all(store, since_ns).dicts())
             signatures = found_signatures(diagnosed)
@@ -148,7 +149,7 @@ class SessionData:
                 str(row["status"]),
                 what_failed(
                     row["cause"],
-                    calls.get(row["session_id"], 0),
+                    calls.get(row["session_id"]),
                     signatures.get(row["session_id"], ()),
                 )
                 or "",
@@ -186,6 +187,7 @@ class SessionData:
                 str(costs[0]["cost_status"]) if costs else "exact",
                 rows("cache_waste"),
                 agents,
+                failed_call_counts(store, [session_id]).get(session_id, 0),
             )
 
     def recording(self, session_id: str) -> Recording:

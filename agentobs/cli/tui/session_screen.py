@@ -314,10 +314,14 @@ def _below(node: TreeNode[Node]) -> Iterator[TreeNode[Node]]:
 
 
 def _banner(view: SessionView, width: int) -> Text:
-    """Return the first lines: the title, cut at a width, the failure or the outcome, and the numbers of the session."""
+    """Return the first lines: name, ID and title, cut at a width; the failure or the outcome; and the numbers
+    of the session.
+    """
     about = view.about
-    name = printable(str(view.title or about["name"] or about["session_id"]))
-    shown = Text(name, style="bold")
+    named = " ".join(filter(None, (str(about["name"] or ""), str(about["session_id"]))))
+    shown = Text(printable(named), style="bold")
+    if view.title:
+        shown.append(f"  {printable(view.title)}")
     shown.truncate(max(width, 1), overflow="ellipsis")
     shown.append("\n")
     status = str(about["status"])
@@ -329,7 +333,8 @@ def _banner(view: SessionView, width: int) -> Text:
     numbers = (
         _count(about["turns"], "turn"),
         _count(about["llm_requests"], "request"),
-        _count(about["tool_calls"], "tool call"),
+        _count(about["tool_calls"], "tool call")
+        + (f" ({view.failed_calls:,} failed)" if view.failed_calls else ""),
         _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",

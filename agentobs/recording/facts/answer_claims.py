@@ -45,6 +45,17 @@ _SYSTEM_ERROR = re.compile(
 denied the call.
 """
 
+_TIMEOUT = re.compile(
+    r"\s*(?:<tool_use_error>\s*)?(?:error\b[^\n:]{0,60}:\s*)?"
+    r"(?:(?-i:(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Time(?:d)?_?[Oo]ut|DeadlineExceeded)\w*)\s*(?:[:(]|\Z)"
+    r"|(?:the )?(?:\w+ ){0,4}timed out\b|(?:the )?(?:\w+ ){0,2}timeout (?:exceeded|expired|of|after|reached)\b)",
+    re.IGNORECASE,
+)
+"""Matches an error text that begins with the class of a timeout, such as `TimeoutError`, `httpx.ReadTimeout` or
+`asyncio.TimeoutError`, or with a sentence that says so. A timeout in the middle of a text may be part of a quoted
+output.
+"""
+
 _SUCCESS = re.compile(
     r"\bsuccess(?:ful(?:ly)?)?\b|\bsucceed(?:s|ed)?\b|\b(?:all )?(?:is |are |it's |that's |all )?done\b|\bcompleted?\b"
     r"|\b(?:is|are|has been|have been|was|were|i've|i have|now) (?:now |been )?"
@@ -88,16 +99,31 @@ def claim_of(answer: Answer, last_turns: Sequence[Turn], dialect: Dialect) -> bo
 def error_kind(result: Block) -> Label | None:
     """Return the kind of the error in a tool result, according to its words; None if it is not an error.
 
-    `schema`: the input did not match the schema; `denied`: the call was not permitted; `semantic`: any other error.
+    `schema`: the input did not match the schema; `denied`: the call was not permitted; `timeout`: the tool, or an
+    operation in it, took too long; `semantic`: any other error.
     """
     if not result.is_error:
         return None
     text = _start_and_end(result.text)
+    if says_timeout(text):
+        return Label("timeout")
     if _SCHEMA.search(text):
         return Label("schema")
     if _DENIED.search(text) and not _SYSTEM_ERROR.search(text):
         return Label("denied")
     return Label("semantic")
+
+
+def says_timeout(content: Any) -> bool:
+    """Return whether an error text begins with the class of a timeout, or says that something timed out.
+
+    Args:
+        content: the content of a result: a text, or a list of parts.
+    """
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = next((each for each in texts if isinstance(each, str)), "")
+    return isinstance(content, str) and _TIMEOUT.match(content[:SEARCHED_CHARACTERS]) is not None
 
 
 def characters(content: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from agentobs.provider.dialect import Dialect, ResponseFacts, json_bytes
 from agentobs.provider.registry import dialect_of
-from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
+from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind, says_timeout
 from agentobs.recording.facts.effect_links import EffectLinks
 from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.line_changes import change_of_input
@@ -33,6 +33,7 @@ from agentobs.records.exchanges import (
     ErrorCause,
     ModelExchange,
     Place,
+    ToolAnswer,
     ToolExchange,
     WorldExchange,
 )
@@ -217,6 +218,7 @@ class SessionView:
             attempts=exchange.answer.attempts,
             lane=self.label(lane),
             text_characters=characters(exchange.answer.content),
+            error_kind=_kind_of_answer(exchange.answer),
             span_id=exchange.place.span_id,
             attempt_id=attempt_id,
             ordinal=ordinal,
@@ -559,3 +561,9 @@ def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
     known[key] = value
     if len(known) > most:
         del known[next(iter(known))]
+
+
+def _kind_of_answer(answer: ToolAnswer) -> Label | None:
+    """Return `timeout` if a tool that ran failed because something took too long; None otherwise."""
+    ran = answer.is_error and answer.outcome in ("failed", "executed", "substituted")
+    return Label("timeout") if ran and says_timeout(answer.content) else None

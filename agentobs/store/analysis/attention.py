@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentobs.store.analysis.failed_steps import FailedCalls
 from agentobs.store.port import Store
 
 
@@ -30,17 +31,19 @@ def by_attention(
     return [str(session_id) for (session_id,) in ordered.rows]
 
 
-def what_failed(cause: str | None, failed_calls: int, signatures: Sequence[str]) -> str | None:
+def what_failed(
+    cause: str | None, failed_calls: FailedCalls | None, signatures: Sequence[str]
+) -> str | None:
     """Return in words why a session needs attention; None if nothing is known.
 
     Args:
         cause: the cause of its failure; None if it did not fail.
-        failed_calls: the number of its tool calls that failed; see `failed_call_counts`.
+        failed_calls: its tool calls that failed; None if none failed.
         signatures: the failure signatures that were found in it.
     """
     if cause is not None:
         return cause
-    calls = f"{failed_calls:,} call{'s' * (failed_calls != 1)} failed" if failed_calls else None
+    calls = failed_calls.words if failed_calls else None
     words = (each.replace("_", " ") for each in signatures)
     return ", ".join(filter(None, (calls, *words))) or None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,46 @@ def failed_call_counts(store: Store, session_ids: Sequence[str]) -> dict[str, in
     """Return the numbers of failed tool calls of sessions, by session ID; only of sessions with failed calls."""
     counts = store.rows("internal/failed_calls", session_ids=list(session_ids))
     return {row["session_id"]: row["failed_calls"] for row in counts.dicts()}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCalls:
+    """The failed tool calls of a session."""
+
+    count: int
+    tool: str | None
+    """The tool that failed most often; None if unknown."""
+    of_tool: int
+    """The number of failed calls of this tool."""
+
+    @property
+    def words(self) -> str:
+        """The number of failed calls, and the tool that failed most often: `3 calls failed, 2 of refund`."""
+        calls = f"{self.count:,} call{'s' * (self.count != 1)}"
+        if self.tool is None or self.of_tool == 1 < self.count:
+            return f"{calls} failed"
+        if self.of_tool == self.count:
+            return f"{calls} of {self.tool} failed"
+        return f"{calls} failed, {self.of_tool:,} of {self.tool}"
+
+
+def failed_calls(
+    store: Store, session_ids: Sequence[str], restore: Callable[[Any], Any] = list
+) -> dict[str, FailedCalls]:
+    """Return the failed tool calls of sessions, by session ID; only of sessions with failed calls.
+
+    Args:
+        store: the store.
+        session_ids: the sessions.
+        restore: returns rows with the original texts instead of digests.
+    """
+    rows = store.rows("internal/failed_calls", session_ids=list(session_ids)).dicts()
+    return {
+        row["session_id"]: FailedCalls(
+            row["failed_calls"], row["failing_tool"], row["failing_tool_calls"] or 0
+        )
+        for row in restore(rows)
+    }
 
 
 def _group(rows: Sequence[Row], succeeded: set[tuple[str, int]]) -> FailedSteps:

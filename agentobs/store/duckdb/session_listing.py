@@ -77,6 +77,7 @@ def update_listing(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_COUNT_SIGNATURES)
 
 
+# `models` starts with the model of most requests of the main agent.
 # `words` is the searchable text in lower case: `fact_words`, which never change, the last error and the title.
 # `ß` and `ς` are folded as `str.casefold` folds them in the text to search for. `has_digests` is whether the facts or
 # the last error contain digests; `fingerprint` is a hash of the row without these columns.
@@ -84,8 +85,13 @@ _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
     WITH used_models AS (
-        SELECT session_id, list_sort(list(model)) AS models
-        FROM (SELECT DISTINCT session_id, model FROM attempts WHERE model IS NOT NULL)
+        SELECT session_id, list(model ORDER BY own_requests DESC, requests DESC, model) AS models
+        FROM (
+            SELECT session_id, model, count(*) AS requests, count(*) FILTER (WHERE lane = 'main') AS own_requests
+            FROM attempts
+            WHERE model IS NOT NULL
+            GROUP BY session_id, model
+        )
         GROUP BY session_id
     ), used_tools AS (
         SELECT session_id, lower(string_agg(name, chr(10))) AS tools

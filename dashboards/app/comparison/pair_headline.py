@@ -139,6 +139,20 @@ def first_changes(
     return found
 
 
+def model_changes(comparison: Mapping[str, Any], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return which models of A were replaced by which models in B, each with the first request for which this is so.
+
+    Args:
+        comparison: the parsed output of `agentobs diff --json`.
+        names: the display names of the lanes.
+    """
+    steps = comparison["steps"]
+    return [
+        {**each, **_described(each["step"], steps[each["step"] - 1], names)}
+        for each in comparison.get("model_changes", ())
+    ]
+
+
 def _only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
     """Return the letter of the session in which a step failed; empty if it failed in both or in none."""
     a, b = (place.has_failed(step.get(side)) for side, place in zip("ab", places, strict=True))

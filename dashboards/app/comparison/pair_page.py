@@ -19,7 +19,12 @@ from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.comparison.compared_session import ComparedSession
-from dashboards.app.comparison.pair_headline import StepPlaces, endings, first_changes
+from dashboards.app.comparison.pair_headline import (
+    StepPlaces,
+    endings,
+    first_changes,
+    model_changes,
+)
 from dashboards.app.comparison.pair_picker import form
 from dashboards.app.paging import page_of
 from dashboards.app.site import known_key, page_response, site_of
@@ -104,6 +109,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         endings=ended,
         titles={each: titles.get(each, "") for each in ids},
         firsts=firsts,
+        models=model_changes(comparison, names),
         names=names,
         notes=[
             *_notes(running, has_common_step=len(different) < len(steps) or not steps),

@@ -501,7 +501,9 @@ WITH answered AS (
                 AND coalesce(results.error_kind, 'semantic') = 'semantic'
                 -- Names such as TimeoutError, ReadTimeout, QueryTimedOut and DeadlineExceeded.
                 AND regexp_matches(results.error_class, 'timed?_?out|deadlineexceeded', 'i') THEN 'timeout'
-            WHEN results.outcome = 'failed' THEN coalesce(results.error_kind, 'semantic')
+            WHEN results.error_kind IS NOT NULL AND results.is_error THEN results.error_kind
+            -- Neither the words of the error nor its class are known.
+            WHEN results.outcome = 'failed' THEN if(results.error_class IS NULL, 'unknown', 'semantic')
             WHEN results.outcome IN ('executed', 'substituted') AND results.is_error THEN 'semantic'
         END AS kind
     FROM tool_results AS results
@@ -521,7 +523,7 @@ SELECT
     name AS about,
     count(*)::DOUBLE AS value,
     3::DOUBLE AS threshold,
-    format('{}: {} of {} calls', kind, count(*), any_value(calls)) AS detail,
+    if(kind = 'unknown', '', kind || ': ') || format('{} of {} calls', count(*), any_value(calls)) AS detail,
     arg_max(tool_use_id, result_ns) AS evidence_id
 FROM counted
 WHERE kind IS NOT NULL
@@ -535,7 +537,8 @@ COMMENT ON COLUMN repeated_tool_errors.at_ns IS 'When the finding occurred. [ns 
 COMMENT ON COLUMN repeated_tool_errors.about IS 'The name of the tool.';
 COMMENT ON COLUMN repeated_tool_errors.value IS 'The number of failed calls. [calls]';
 COMMENT ON COLUMN repeated_tool_errors.threshold IS 'The minimum value for this finding. [calls]';
-COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of error and the number of all calls of the tool. `schema`: the input was invalid; `denied`: the call was not permitted; `timeout`: the tool, or an operation in it, took too long; `semantic`: any other error.';
+COMMENT ON COLUMN repeated_tool_errors.detail IS 'The kind of error and the number of all calls of the tool. `schema`: the input was invalid; `denied`: the call was not permitted; `timeout`: the tool, or an operation in it, took too long; `semantic`: any other error. Only the numbers if the kind is not known.';
+COMMENT ON COLUMN tool_results.error_kind IS 'The kind of error, derived from the error text: `schema`: the input was invalid; `denied`: the call was not permitted; `timeout`: the tool, or an operation in it, took too long; `semantic`: any other error. NULL otherwise; for calls of the agentobs loop, only `timeout`, see the outcome.';
 COMMENT ON COLUMN repeated_tool_errors.evidence_id IS 'The ID of the last of these calls.';
 
 CREATE OR REPLACE VIEW contradictions AS
