@@ -193,7 +193,6 @@ def wrong_phrases(texts: Iterable[Text]) -> Iterator[str]:
                 yield f"{each.path}:{each.line}: {match[0]!r}: write {instead}"
 
 
-@pytest.mark.slow
 def test_prose_contains_no_forbidden_expressions() -> None:
     """Docstrings, comments, documents, pages and comments in SQL contain no forbidden expressions."""
     assert list(wrong_phrases(prose())) == []

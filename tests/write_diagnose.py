@@ -374,8 +374,8 @@ _TELLS = """
   work with content off, and it would be too slow for many sessions.
 - *The kind of an error* (`tool_results.error_kind`): for third-party clients, the kind is derived from the error texts
   that these clients use. The agent loop of agentobs records the kind directly. An error that matches no pattern has the
-  kind `semantic`. An error is a timeout if its text begins with a name such as `ReadTimeout` or says that something
-  timed out, and for `repeated_tool_errors` also if its class has such a name. If neither the words nor the class of an
+  kind `semantic`. An error is a timeout if its text begins with a name such as `ReadTimeout` or states that something
+  timed out. For `repeated_tool_errors`, a class with such a name is enough. If neither the words nor the class of an
   error were recorded, its kind is not shown.
 - *Context windows* come from the table that the agent loop uses for compaction. If the agent loop recorded the window
   that it used, that value is used instead. An unknown model is assumed to have a window of 200,000 tokens. The beta

@@ -93,7 +93,7 @@ RANGES = {
 MOST_EXPORTED = 10_000
 """The maximum number of sessions in an export. Our choice: about 5 MB; use SQL for more."""
 EXPORTED = (
-    "session_id", "name", "title", "status", "reason", "started", "started_ns", "duration_ns", "models", "turns",
+    "session_id", "name", "status", "reason", "started", "started_ns", "duration_ns", "models", "turns",
     "tool_calls", "failed_calls",
     "input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd", "cost_status", "signatures",
     "error_kind", "error_name", "error", "error_file", "error_line",
@@ -386,7 +386,8 @@ def _search(view: View, query: ListQuery, home: Home) -> ListSearch:
 def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
     """Return the matching sessions for an export, and the number of those that are left out.
 
-    Names and reasons that people wrote are digests, as in the store. Titles are those that the list shows.
+    Names and reasons that people wrote are digests, as in the store: an export contains facts only. Titles are
+    content, so it has none.
     """
     site = site_of(request)
     query = list_query(request.query_params)
@@ -404,14 +405,12 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
         ).dicts()
         ids = [row["session_id"] for row in rows]
         failed = failed_call_counts(view.store, ids)
-        titles = SessionTexts(view.store, view.texts).titles(ids)
         found_rows = [
             {
                 **row,
                 "signatures": row["fired"],
                 "started": _iso(row["started_ns"]),
                 "failed_calls": failed.get(row["session_id"], 0),
-                "title": titles.get(row["session_id"]),
             }
             for row in rows
         ]

@@ -305,8 +305,8 @@ def steps_of_turns(turns: str, model: str = "small") -> list[Part]:
     [
         ("fraf.fraFR.", "fRaf.fRaFr.fRafs.", [(at, at) for at in range(1, 12)]),
         ("fraf.fr.", "fr.fraf.fr.", [(1, 1), (2, 2)] + [(at, at + 3) for at in range(3, 9)]),
-        ("fram.", "sfram.", [(at, at + 1) for at in range(1, 6)]),
-        ("fram.", "fram.", [(at, at) for at in range(1, 6)]),
+        ("frap.", "sfrap.", [(at, at + 1) for at in range(1, 6)]),
+        ("frap.", "frap.", [(at, at) for at in range(1, 6)]),
         ("fra.", "sss.", [(1, 1), (2, 2), (3, 3), (4, 4)]),
     ],
 )
@@ -323,7 +323,7 @@ def test_turns_are_aligned_before_their_steps(a: str, b: str, turns: list[tuple[
 
 
 def test_another_model_is_stated_once() -> None:
-    """The comparison says which model replaced which one, in how many requests, and where first."""
+    """The comparison states which model replaced which one, in how many requests, and where first."""
     found = compared(steps_of_turns("fr."), steps_of_turns("fr.f.", "large"))
     assert found.model_changes == [("small", "large", 3, 1)]
     assert json.loads(found.json({}, {}))["model_changes"] == [

@@ -103,7 +103,7 @@ def test_only_a_recorded_session_is_to_be_frozen(
     shell = Shell(home.path, capsys)
     ended = shell("diagnose", "story")
     assert ended.code == 0, ended.err
-    assert ("`agentobs freeze SESSION`" in ended.out) == (source == "recorded")
+    assert (f"`agentobs freeze {session_id(1)}`" in ended.out) == (source == "recorded")
     assert ("cannot be replayed" in ended.out) == (source != "recorded")
     rows = [json.loads(line) for line in shell("diagnose", "story", "--json").out.splitlines()]
     [todo] = [row["todo"] for row in rows if row["signature"] == "failure"]

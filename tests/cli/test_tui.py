@@ -131,9 +131,12 @@ def test_failed_sessions_come_first(home: Home) -> None:
         listed = rows(pilot, "#sessions")
         assert [row[0] for row in listed] == ["failed", "completed", "completed"]
         assert listed[0][2] == "ValueError"
-        assert [row[1] for row in listed[1:]] == ["line 0 of session 3", "line 0 of session 1"]
+        assert [row[1] for row in listed[1:]] == [
+            "last  line 0 of session 3",
+            "first  line 0 of session 1",
+        ]
         await settled(pilot, "slash", *"session 3", "enter")
-        assert [row[1] for row in rows(pilot, "#sessions")] == ["line 0 of session 3"]
+        assert [row[1] for row in rows(pilot, "#sessions")] == ["last  line 0 of session 3"]
         await settled(pilot, "escape")
         assert len(rows(pilot, "#sessions")) == 3
         await settled(pilot, "question_mark")
@@ -242,7 +245,7 @@ def test_new_sessions_appear(home: Home) -> None:
         await settled(pilot, "down")
         record(home, [start(4, "new", at=T0 + 9 * SECOND), attempt(4, 1), end(4)])
         await settled(pilot, "f5")
-        assert [row[1] for row in rows(pilot, "#sessions")][1] == "line 0 of session 4"
+        assert [row[1] for row in rows(pilot, "#sessions")][1] == "new  line 0 of session 4"
         assert pilot.app.screen.query_one("#sessions", DataTable).cursor_row == 2
 
     driven(home, drive)

@@ -178,7 +178,7 @@ def test_a_sub_agent_with_another_task_repairs_nothing() -> None:
 
 
 def test_a_group_that_only_repeats_the_headline_is_not_a_sentence_of_its_own() -> None:
-    """The headline says how many calls of the tool failed, of how many. A group with an error says more than it."""
+    """The headline states how many calls of the tool failed, of how many. A group with an error adds details."""
     pairs = [call(number, "refund", number, failed=number < 4) for number in range(1, 6)]
     found = failures(pairs)
     assert found.headline == "refund failed in 3 of 5 calls"

@@ -93,7 +93,7 @@ def log_with_call() -> str:
 def test_waits_that_a_log_does_not_contain_are_unknown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A log has no waits for approval: they are unknown, not 0, and the time of tools is said to include them."""
+    """A log has no waits for approval: they are unknown, not 0, and a note states that tool times include them."""
     home = a_home(tmp_path)
     path = tmp_path / "projects" / "x.jsonl"
     path.parent.mkdir()

@@ -325,9 +325,11 @@ def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
     )
     assert re.search(r"^failed calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
     with open_store(home) as store:
-        assert [comparison_of(store, a, b)[each]["failed_calls"] for each in "ab"] == list(
-            failed_call_counts(store, ids).values()
-        )
+        failed = failed_call_counts(store, ids)
+        comparison = comparison_of(store, a, b)
+    assert {comparison[each]["session_id"]: comparison[each]["failed_calls"] for each in "ab"} == (
+        failed
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page of a session says what is estimated, what was not seen, and what about the cache is known."""
+"""The page of a session states what is estimated, what was not seen, and what about the cache is known."""
 
 from __future__ import annotations
 

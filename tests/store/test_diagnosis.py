@@ -762,7 +762,7 @@ def test_repeated_tool_errors(evidence_of: Evidence, number: int, kinds: list[st
 def test_an_unknown_kind_of_error_is_not_called_semantic(
     tmp_path: Path, words: str, detail: str
 ) -> None:
-    """An error of a tool of our agent loop is a timeout if its class or its text says so. If its class was not
+    """An error of a tool of our agent loop is a timeout if its class or its text indicates one. If its class was not
     recorded, no kind is shown.
     """
     home = a_home(tmp_path)

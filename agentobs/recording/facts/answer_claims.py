@@ -52,7 +52,7 @@ _TIMEOUT = re.compile(
     re.IGNORECASE,
 )
 """Matches an error text that begins with the class of a timeout, such as `TimeoutError`, `httpx.ReadTimeout` or
-`asyncio.TimeoutError`, or with a sentence that says so. A timeout in the middle of a text may be part of a quoted
+`asyncio.TimeoutError`, or with such a sentence. A timeout in the middle of a text may be part of a quoted
 output.
 """
 
@@ -115,7 +115,7 @@ def error_kind(result: Block) -> Label | None:
 
 
 def says_timeout(content: Any) -> bool:
-    """Return whether an error text begins with the class of a timeout, or says that something timed out.
+    """Return whether an error text begins with the class of a timeout, or reports that something timed out.
 
     Args:
         content: the content of a result: a text, or a list of parts.
