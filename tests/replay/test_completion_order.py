@@ -406,7 +406,8 @@ def test_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) -> No
         replay.run(agent)
     found = raised.value.divergence
     assert found.kind == "timing"
-    assert "the agent made no progress for 0.4 seconds" in found.summary
+    # A thread that could compute, as on a busy machine, has ten times as long.
+    assert re.search(r"the agent made no progress for (0\.4|4) seconds", found.summary)
     assert "test_completion_order.py" in found.text()
 
 

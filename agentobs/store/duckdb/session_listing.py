@@ -85,14 +85,20 @@ _TABLES = """
     CREATE SCHEMA app;
     CREATE TABLE app.listing AS
     WITH used_models AS (
-        SELECT session_id, list(model ORDER BY own_requests DESC, requests DESC, model) AS models
+        SELECT session_id, list_prepend(first, list_filter(models, lambda model: model <> first)) AS models
         FROM (
-            SELECT session_id, model, count(*) AS requests, count(*) FILTER (WHERE lane = 'main') AS own_requests
-            FROM attempts
-            WHERE model IS NOT NULL
-            GROUP BY session_id, model
+            SELECT session_id, list_sort(list(model)) AS models, arg_max(model, rank) AS first
+            FROM (
+                SELECT
+                    session_id, model,
+                    -- Of models with equally many requests, always the same one is first.
+                    count(*) FILTER (WHERE lane = 'main') * 1000000.0 + count(*) + hash(model) % 1000 / 1000 AS rank
+                FROM attempts
+                WHERE model IS NOT NULL
+                GROUP BY session_id, model
+            )
+            GROUP BY session_id
         )
-        GROUP BY session_id
     ), used_tools AS (
         SELECT session_id, lower(string_agg(name, chr(10))) AS tools
         FROM (
