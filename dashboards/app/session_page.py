@@ -160,7 +160,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "nodes": nodes,
         "more_nodes": more,
         "all_nodes": sum(tree.node(each).kind != "group" for each in tree.order),
-        "main_turns": turns.get("main") or next(iter(turns.values()), None),
+        "main_turns": turns.get("main"),
         "turn_agents": [
             (lane, "main agent" if lane == "main" else name_of_lane(lane, opened.agents), known)
             for lane, known in turns.items()

@@ -449,7 +449,7 @@ def test_the_cost_of_each_agent_is_shown(
     lines = [line.split() for line in shell("show", "pair").out.splitlines()]
     at = lines.index(heading)
     assert [(line[0], line[-1]) for line in lines[at + 1 : at + 3]] == [
-        ("main", "$0.0003"),
+        ("main", "$0.0004"),
         ("agent", "$0.0002"),
     ]
     assert heading not in [line.split() for line in shell("show", "alone").out.splitlines()]
