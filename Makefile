@@ -72,7 +72,7 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## run the long tests and measure all figures, on two cores for about three hours; continues an interrupted run; writes docs/scorecard.md
+soak: $(READY) ## run the long tests and measure all figures, on two cores for several hours; continues an interrupted run; writes docs/scorecard.md
 	$(BIN)/python -m tests.soak --scale $(SCALE) $(ARGS)
 
 fuzz: $(READY) ## test every external format with mutated inputs; make fuzz TARGETS='har wire' INPUTS=1000000 SEED=7

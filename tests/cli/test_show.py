@@ -23,7 +23,6 @@ from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
 from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start, tool
-from tests.store.wire_conversations import WireConversation
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -244,21 +243,6 @@ def test_the_list_says_that_there_are_more_sessions(
         assert cut.err.strip() == "only the first 1 session is shown; --limit N shows more"
         assert len(cut.out.splitlines()) == (1 if form == ("--json",) else 2)
         assert shell("sessions", "--limit", "2", *form).err == ""
-
-
-def test_the_list_shows_signatures_of_completed_sessions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A session with a failure signature shows it as its cause, with and without `--attention`."""
-    home = a_home(tmp_path)
-    talk = WireConversation()
-    for _ in range(6):
-        [call] = talk.calls(("read", {"n": 1}))
-        talk.result(call, "the same")
-    record(home, talk.whole())
-    shell = Shell(home.path, capsys)
-    for form in ((), ("--attention",)):
-        assert "repeated calls" in shell("sessions", *form).out
 
 
 @pytest.mark.slow

@@ -38,7 +38,6 @@ from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import Lane, SyntheticSession, text
 from tests.dashboards.live_app import Client, Response, serving
 from tests.marks import mark_all_but_first
-from tests.queries import query as query_rows
 from tests.store.recordings import (
     MODEL,
     SECOND,
@@ -636,26 +635,6 @@ def test_the_model_of_the_main_agent_comes_first(tmp_path: Path) -> None:
         [row] = json.loads(client.get("/sessions.json").body)["sessions"]
     assert row["models"] == ["claude-opus-5-5", "claude-haiku-5-5"]
     assert re.search(r'title="claude-opus-5-5"[^>]*>opus-5-5</a>', html)
-
-
-def test_a_label_states_what_cache_rewrites_cost(tmp_path: Path) -> None:
-    """The label of the signature has the amount that the diagnosis of the session has."""
-    talk = WireConversation(system="Be brief.")
-    for turn in range(3):
-        names = ("read", "write") if turn else ("read",)
-        talk.tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
-        [call] = talk.calls(("read", {"n": turn}), cache_creation_input_tokens=5_000)
-        talk.result(call)
-    home = open_home(tmp_path / "home")
-    record(home, talk.whole())
-    with serving(home, findings=True) as client:
-        while "still being computed" in client.get("/?signature=cache_rewrites").words:
-            time.sleep(0.1)
-        html = client.get("/").html
-    [(detail,)] = query_rows("SELECT detail FROM cache_rewrites", home=home)
-    [shown] = re.findall(r": about \$([0-9.]+) of the cost of this session", html)
-    [found] = re.findall(r"^about \$([0-9.]+) of ", detail)
-    assert float(shown) == pytest.approx(float(found), abs=0.0001)
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 `make soak` runs all slow tests and all tests in the browser, and docs/scorecard.json contains the commit at which they
 last passed. CI repeats only those whose code has changed since then: tests/store has the tests of agentobs/store, and
-tests/dashboards those of dashboards. A folder without code of the same name, and the files directly in tests, depend on
-all code. Shared files, such as pyproject.toml or tests/conftest.py, affect every folder.
+tests/dashboards and tests/browser those of dashboards. Another folder without code of the same name, and the files
+directly in tests, depend on all code. Shared files affect every folder: pyproject.toml, the committed fixtures, and
+files in tests that are not tests.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ BROWSER_STEP = "browser tests"
 BROWSER = "tests/browser"
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 SHARED = ("pyproject.toml", "constraints.txt", "Makefile")
+DOCUMENTS = {"README.md": "tests/cli", "docs/diagnose.md": "tests/wire"}
+"""The documents whose examples are checked by slow tests, with the folder of these tests."""
 _MARKED = re.compile(r"\bmark\.(slow|crash)\b")
 
 
@@ -41,7 +44,11 @@ def affects(changed: str, area: str, root: Path = ROOT) -> bool:
     path, name = PurePosixPath(changed), PurePosixPath(area).name
     if changed == area or PurePosixPath(area) in path.parents:
         return True
-    if changed in SHARED or (path.parts[0] == "tests" and len(path.parts) == 2):
+    if changed in DOCUMENTS:
+        return area == DOCUMENTS[changed]
+    if changed in SHARED or path.parts[0] == "fixtures":
+        return True
+    if path.parts[0] == "tests":
         return not path.name.startswith("test_")
     if path.parts[0] not in PACKAGES:
         return False

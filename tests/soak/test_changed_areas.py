@@ -29,7 +29,10 @@ def checkout(tmp_path: Path) -> Path:
         "agentobs/cli/main.py": "",
         "agentobs/world.py": "",
         "dashboards/style.py": "",
+        "CHANGELOG.md": "",
         "README.md": "",
+        "fixtures/loop/fixture.json": "",
+        "tests/store/recordings.py": "",
         "constraints.txt": "",
         "tests/conftest.py": "",
         "tests/cli/test_show.py": MARKED.format("slow"),
@@ -70,7 +73,10 @@ def ask(root: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("README.md", []),
+        ("CHANGELOG.md", []),
+        ("README.md", ["tests/cli"]),
+        ("fixtures/loop/fixture.json", ALL),
+        ("tests/store/recordings.py", ALL),
         ("agentobs/store/ingest.py", ["tests/store", "tests/test_demo.py", "tests/wire"]),
         ("agentobs/world.py", ["tests/cli", "tests/store", "tests/test_demo.py", "tests/wire"]),
         ("dashboards/style.py", [BROWSER, "tests/test_demo.py", "tests/wire"]),

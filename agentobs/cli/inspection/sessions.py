@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     "--attention",
     is_flag=True,
     help="List failed sessions first, then those with failure signatures, then all others; in each group, the most "
-    "expensive first.",
+    "expensive first. Also shows the signatures, whose computation takes longer.",
 )
 @click.option(
     "--telemetry",
@@ -146,9 +146,7 @@ def sessions(
         has_more, rows = len(rows[1]) > limit, (rows[0], rows[1][:limit])
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
         if form == "table":
-            if signatures is None:
-                signatures = _signatures_of(store, rows)
-            rows = _with_status_notes(_with_what_failed(rows, store, signatures))
+            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
         print_rows(rows, _FAILED_SESSIONS if failed or cause is not None else _SESSIONS, form)
     if has_more:
         shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
@@ -398,19 +396,6 @@ def _by_attention(
         since_ns = min((row["started_ns"] for row in sessions), default=0)
         signatures = found_signatures(diagnose_all(store, since_ns).dicts())
         return by_attention(store, sessions, signatures)[:limit], signatures
-
-
-def _signatures_of(store: Store, rows: Rows) -> dict[str, list[str]]:
-    """Return the failure signatures that were found in listed sessions."""
-    from agentobs.store.analysis.attention import found_signatures
-
-    ids = sorted(str(row["session_id"]) for row in as_dicts(rows))
-    if not ids:
-        return {}
-    found = store.rows(
-        "diagnoses_by_session", first_session_id=ids[0], last_session_id=ids[-1]
-    ).dicts()
-    return found_signatures([row for row in found if row["session_id"] in set(ids)])
 
 
 def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]]) -> Rows:

@@ -74,16 +74,11 @@ WITH chosen AS (
     FROM app.listing AS listing
     JOIN page ON listing.rowid = page.place
 ), found AS (
-    SELECT
-        session_id,
-        list(signature ORDER BY signature) AS fired,
-        -- Of this signature, the strength is the share of the cost, divided by its threshold.
-        max(strength) FILTER (WHERE signature = 'cache_rewrites') * 0.1 AS rewritten_share
+    SELECT session_id, list(signature ORDER BY signature) AS fired
     FROM app.found_signatures SEMI JOIN shown USING (session_id)
     GROUP BY session_id
 )
-SELECT shown.* EXCLUDE (position), coalesce(found.fired, []) AS fired,
-    found.rewritten_share * shown.cost_usd::DOUBLE AS rewritten_usd, last_errors.* EXCLUDE (session_id)
+SELECT shown.* EXCLUDE (position), coalesce(found.fired, []) AS fired, last_errors.* EXCLUDE (session_id)
 FROM shown
 LEFT JOIN found ON shown.session_id = found.session_id
 LEFT JOIN app.last_errors AS last_errors ON shown.session_id = last_errors.session_id
