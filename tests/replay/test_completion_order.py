@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import json
+import queue
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -119,12 +120,12 @@ def thread_race(prompts: Sequence[str], url: str | None = None) -> list[str]:
             with sdk.messages.stream(**question(prompt)) as stream:
                 return f"{prompt}: {stream.get_final_text()}"
 
+        # Not the set of `concurrent.futures.wait`: two threads may have ended when it is read, and it has no order.
+        ended: queue.Queue[str] = queue.Queue()
         with agentobs.session("race"), concurrent.futures.ThreadPoolExecutor(3) as pool:
-            futures = [pool.submit(ask_in_thread, prompt) for prompt in prompts]
-            done, _ = concurrent.futures.wait(
-                futures, return_when=concurrent.futures.FIRST_COMPLETED
-            )
-            winner = done.pop().result()
+            for prompt in prompts:
+                pool.submit(lambda each: ended.put(ask_in_thread(each)), prompt)
+            winner = ended.get(timeout=60)
             return [winner, ask_in_thread(f"more of {winner}")]
 
 
