@@ -313,10 +313,14 @@ def install(starter_arguments: Callable[[Any], tuple[Values, bool]]) -> None:
 
 
 def begin() -> None:
-    """Restart the numbers of started jobs when a session begins, because earlier jobs may differ in a replay."""
+    """Forget what the current job did before a session begins: a replay runs only the code of the session.
+
+    Its started jobs are counted from 0 again, and a queue from which it took work in an earlier session does not count.
+    """
     job = current(may_root=True)
     if job is not None:
         job.forget_counts()
+        job.is_worker = False
 
 
 class _Session:

@@ -241,8 +241,9 @@ def test_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 def test_reordered_sequential_requests_diverge_at_the_first(tmp_path: Path) -> None:
     """If two sequential requests are swapped, the first of them diverges, although it equals a later recorded
-    request.
+    request. An earlier session of the same thread that used a queue makes no difference.
     """
+    recorded_race(tmp_path / "earlier", thread_race, ORDERS[0])
 
     def send(*prompts: str, url: str | None = None) -> None:
         with Anthropic(api_key=KEY, base_url=url, max_retries=0) as sdk:
