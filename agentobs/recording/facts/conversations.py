@@ -29,7 +29,7 @@ NEW_MESSAGES_MAX = 256
 CALLS_MAX = 64
 """The maximum number of calls of a conversation that may have started a sub-agent. Our choice."""
 
-Steps = tuple[tuple[str, int, int, int], ...]
+Steps = tuple[tuple[str, int, int, int, int], ...]
 """The jobs from the outermost one to the one that sent a request, see `determinism.jobs`."""
 
 
