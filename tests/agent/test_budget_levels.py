@@ -53,6 +53,7 @@ def looks(count: int) -> list[Reply]:
 DONE = priced(text("Done."))
 
 
+@pytest.mark.slow
 def test_a_share_of_a_budget_is_reported_once(tmp_path: Path) -> None:
     """80% and 95% are events and facts, hooks for notifications run, and a replay reports the same."""
     seen: list[dict[str, Any]] = []

@@ -107,6 +107,7 @@ PAYS = calling(call("t1", "pay", to="Ann", amount=5))
 NOT_AN_OBJECT: Any = ["Bob"]
 
 
+@pytest.mark.slow
 def test_a_person_changes_the_input(tmp_path: Path) -> None:
     """The changed input runs, both inputs are recorded, and the response keeps the model's input."""
     start = agent_with(person=changing(to="Bob", amount=2))
@@ -170,6 +171,7 @@ def test_a_changed_input_that_the_tools_check_rejects(tmp_path: Path) -> None:
     replays(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_changed_input_that_a_rule_denies(tmp_path: Path) -> None:
     """A person who does not know a deny rule cannot bypass it with a changed input; the reason names the rule."""
     rules = Permissions(rules=(Rule.parse("pay(Mallory)", "deny", "policy"),))
@@ -186,6 +188,7 @@ def test_a_changed_input_that_a_rule_denies(tmp_path: Path) -> None:
     replays(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_changed_input_that_a_hook_vetoes(tmp_path: Path) -> None:
     """The hooks before a call see the changed input, and can veto it or change it again."""
 
@@ -498,6 +501,7 @@ def query(sql: str) -> str:
     return f"ran {sql}"
 
 
+@pytest.mark.slow
 def test_read_only_depends_on_the_input(tmp_path: Path) -> None:
     """Plan mode allows a call that only reads or can be undone, and denies the others, as for constant settings."""
     statements = ["SELECT 1", "INSERT 1", "DROP 1", "SELECT DROP", "?", "exit"]

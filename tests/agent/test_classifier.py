@@ -144,6 +144,7 @@ def test_the_person_is_faster() -> None:
     assert result_of(events).meter.by_model()["claude-1-small"].calls == 1
 
 
+@pytest.mark.slow
 def test_a_person_who_does_not_answer_is_prompted_once() -> None:
     """If a sync approval function never returns, it is called once and blocks only one thread; the classifier still
     approves all calls.

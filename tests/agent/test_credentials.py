@@ -62,6 +62,7 @@ def test_a_second_refusal_is_final(replies: list[Any], tmp_path: Path) -> None:
     assert isinstance(raised.value.__cause__, anthropic.PermissionDeniedError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_refresh", [False, True])
 def test_a_403_without_new_credentials_is_final(has_refresh: bool, tmp_path: Path) -> None:
     """If there is no refresh function, or it has no new credentials, the first 403 ends the run.

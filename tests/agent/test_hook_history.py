@@ -150,7 +150,7 @@ def kept_and_resumed_conversation(
         return in_loop(main(provider))
 
 
-@pytest.mark.parametrize("name", mark_all_but_first(HOOKS, pytest.mark.slow, kept=2))
+@pytest.mark.parametrize("name", mark_all_but_first(HOOKS, pytest.mark.slow))
 def test_results_changed_by_hooks_are_kept(name: str, home: Path) -> None:
     """If hooks changed results in the last turn of a session, the resumed conversation has the changed results in the
     same order.
@@ -182,6 +182,7 @@ def test_changes_before_an_abort_are_kept(home: Path) -> None:
     assert "masked" in str(resumed_conversation.messages[-1])
 
 
+@pytest.mark.slow
 def test_context_of_an_unanswered_prompt_is_kept(home: Path) -> None:
     """If the provider rejected a prompt, the prompt is resumed with the context that hooks added."""
     replies = [CALLS, DONE, error(400, "invalid_request_error")]
@@ -367,6 +368,7 @@ async def run_with_outliving_agent(
     return conversation, session.session_id, (before_end, after_end)
 
 
+@pytest.mark.slow
 def test_an_agent_that_outlives_its_session(home: Path) -> None:
     """A session can be resumed while a background agent still runs; after the agent has ended, it is resumed
     completely.

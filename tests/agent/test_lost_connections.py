@@ -108,6 +108,7 @@ async def open_connections(serving: Gateway, client: AsyncAnthropic) -> None:
     serving.drop_connections()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_one_retry_after_idle_connections_were_reset(is_recorded: bool) -> None:
     """If all idle connections are dead, the first one fails, and the retry uses a new connection."""
@@ -213,6 +214,7 @@ def test_the_pools_of_a_client() -> None:
     assert asyncio.run(count(client(transport=transport))) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_reset_is_replayed(tmp_path: Path) -> None:
     """A run with a reset connection replays."""
     provider = Provider([Reply(is_reset=True), streamed(message(text("Done.")))])

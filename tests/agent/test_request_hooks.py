@@ -157,7 +157,7 @@ def test_the_last_hook_in_the_table_replaces_the_messages(tmp_path: Path) -> Non
             ],
             "thinking that is not in the conversation",
         ),
-    ], pytest.mark.slow, kept=3),
+    ], pytest.mark.slow),
 )  # fmt: skip
 def test_invalid_messages_are_not_sent(
     tmp_path: Path, change: Callable[[list[Any]], list[Any]], expected: str
@@ -217,6 +217,7 @@ def test_a_resumed_session_continues_the_stored_conversation(tmp_path: Path) -> 
     check_replay(second, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fork_contains_the_stored_results(tmp_path: Path) -> None:
     """A fork contains the results of its last turn as they are stored, not as a hook changed them for the request."""
     start = start_with(hook(without_city))
@@ -231,6 +232,7 @@ def test_a_fork_contains_the_stored_results(tmp_path: Path) -> None:
     check_replay(second, tmp_path)
 
 
+@pytest.mark.slow
 def test_cache_breakpoints_and_retries(tmp_path: Path) -> None:
     """Changed messages get cache breakpoints, and each attempt of the request sends them."""
     replies = [error(529, "overloaded_error"), LOOKS_UP, DONE]

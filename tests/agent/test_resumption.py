@@ -128,6 +128,7 @@ def test_process_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
     assert [row[2] for row in rows] == ["crashed", "crashed", "completed"]
 
 
+@pytest.mark.slow
 def test_a_session_that_ended_in_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

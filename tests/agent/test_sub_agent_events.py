@@ -162,6 +162,7 @@ class NoAbort(Abort):
         """Do nothing."""
 
 
+@pytest.mark.slow
 def test_abort_waits_leave_no_tasks() -> None:
     """An event loop that ends right after a run with sub-agents at any depth destroys no pending task."""
     errors: list[str] = []

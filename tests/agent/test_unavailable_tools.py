@@ -90,6 +90,7 @@ def check_replay(conversation: Conversation, tmp_path: Path) -> None:
     assert ran == RAN
 
 
+@pytest.mark.slow
 def test_a_failing_tool_is_withdrawn(tmp_path: Path) -> None:
     """After the limit of consecutive failures, calls do not run, and the model gets an explanation."""
     lookup = lookup_tool(withdraw_after=2)
@@ -133,6 +134,7 @@ def test_a_success_resets_the_count(tmp_path: Path) -> None:
     assert changes(done.events) == []
 
 
+@pytest.mark.slow
 def test_a_fallback_takes_the_calls(tmp_path: Path) -> None:
     """The fallback runs instead, with its own settings; the call keeps its ID and the response its text."""
     spare = lookup_tool("spare")
@@ -261,6 +263,7 @@ def test_a_failed_probe_opens_the_breaker_again(tmp_path: Path) -> None:
     check_replay(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cool_down_in_seconds(tmp_path: Path) -> None:
     """The cool-down follows the world's clock; a replay uses the recorded answer, whatever its clock shows."""
     read = lookup_tool("read", service=SECONDS)
@@ -286,6 +289,7 @@ def test_a_cool_down_in_seconds(tmp_path: Path) -> None:
     check_replay(done, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_resumed_session_continues_the_state(tmp_path: Path) -> None:
     """In a resumed session, a withdrawn tool stays withdrawn and an open breaker stays open, even in its replay."""
     gone, read = lookup_tool("gone", withdraw_after=1), lookup_tool("read", service=TURNS)
@@ -305,6 +309,7 @@ def test_a_resumed_session_continues_the_state(tmp_path: Path) -> None:
     check_replay(second, tmp_path)
 
 
+@pytest.mark.slow
 def test_calls_of_a_response_that_broke_off_count(tmp_path: Path) -> None:
     """A call that failed before its response broke off counts. If it was stopped instead, another call runs."""
     hold = threading.Event()

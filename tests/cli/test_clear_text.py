@@ -108,6 +108,7 @@ def test_every_label_is_a_reason_and_a_signature(
     assert failures[ending, label] == ("failed", label, f"declared:{label}", 0)
 
 
+@pytest.mark.slow
 def test_a_bundle_with_the_longest_signature_is_imported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +170,7 @@ def test_no_text_prevents_the_end_of_a_session(
     assert ends[text] == [("failed", 0, False), ("failed", 0, False)]
 
 
+@pytest.mark.slow
 def test_results_and_sources_stay_readable(tmp_path: Path) -> None:
     """A failure signature that is built from a closed set, and the sources of requests, are not digests."""
 
@@ -332,6 +334,7 @@ def test_terms_that_a_server_invents_are_digests_with_texts(invented: Path) -> N
     assert shown(invented, "SELECT tags FROM session_starts") == [({"customer ada": "x"},)]
 
 
+@pytest.mark.slow
 def test_every_text_is_a_parameter_of_a_query(
     invented: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -388,6 +391,7 @@ checked = 2026-11-01
 """
 
 
+@pytest.mark.slow
 def test_an_own_price_applies_to_a_model_whose_name_is_a_digest(
     invented: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_show_prints_one_session(shell: Shell, named: str) -> None:
         assert 'calls weather {"city": "Oslo"}' in shell("show", named, "--content").out
 
 
+@pytest.mark.slow
 def test_cost_counts_four_token_classes(shell: Shell) -> None:
     """`cost` lists tokens and cost by model, session and day; `--detail` separates cache writes by lifetime."""
     [row] = [json.loads(line) for line in shell("cost", "--json").out.splitlines()]
@@ -154,6 +155,7 @@ def test_sql_runs_one_select(shell: Shell) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+@pytest.mark.slow
 def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last failed session becomes a fixture and a test, and a replay of the fixture matches."""
     frozen = shell("freeze", "--last-failed", "--no-check")
@@ -285,6 +287,7 @@ def test_run_without_a_key_suggests_the_demo(shell: Shell, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.slow
 def test_run_records_a_session_that_replays(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -341,6 +344,7 @@ def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_serve_responds_to_any_client_until_interrupted(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
@@ -353,6 +357,7 @@ def test_serve_responds_to_any_client_until_interrupted(
     assert (process.returncode, out, err) == (130, "", "served 3 of 3 exchanges: exact 3\n")
 
 
+@pytest.mark.slow
 def test_a_strict_server_fails_if_a_request_was_not_recorded(home: Path) -> None:
     """With `--strict`, the exit code is 1 if a request was not recorded, and the last line counts these requests."""
     command = [
@@ -441,6 +446,7 @@ def test_an_interrupted_agent_loses_no_data(home: Path, tmp_path: Path) -> None:
     assert kept.answer.body == b"".join(data for data, _ in pieces[:2])
 
 
+@pytest.mark.slow
 def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Path) -> None:
     """If a record in the middle of a session is damaged, `freeze` prints a one-line error and writes nothing."""
     broken = tmp_path / "broken"

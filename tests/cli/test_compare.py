@@ -89,6 +89,7 @@ def test_added_steps_appear_at_their_position(shell: Shell, home: tuple[Path, li
     assert turned.count("removed") == 5
 
 
+@pytest.mark.slow
 def test_totals_of_both_sessions(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """The output contains the exact cost, the tokens and the number of steps of both sessions."""
     result = json.loads(shell("diff", *home[1][:2], "--json").out)
@@ -100,6 +101,7 @@ def test_totals_of_both_sessions(shell: Shell, home: tuple[Path, list[str]]) -> 
     assert Decimal(result["a"]["cost_usd"]) == Decimal(cost)
 
 
+@pytest.mark.slow
 def test_the_difference_of_a_lower_bound_is_a_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

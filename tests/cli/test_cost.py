@@ -159,6 +159,7 @@ def test_times_outside_of_the_storable_range(shell: Shell) -> None:
         assert "--since is after --until" in refused.err
 
 
+@pytest.mark.slow
 def test_amounts_have_no_exponents(shell: Shell) -> None:
     """Amounts in JSON and CSV have no exponents; several values in a cell are separated by commas."""
     for form in ("--json", "--csv"):

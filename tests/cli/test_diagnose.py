@@ -204,6 +204,7 @@ _JUDGED = """
 """
 
 
+@pytest.mark.slow
 def test_a_judge_that_does_not_respond(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the provider refuses the request, one line is printed."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")

@@ -16,6 +16,7 @@ from tests.cli.test_commands import Shell
 from tests.store.recordings import SECOND, T0, a_home
 
 
+@pytest.mark.slow
 def test_output_tokens_of_a_cut_response_are_a_lower_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_copy_of_the_store_file(home: Home, tmp_path: Path) -> None:
     assert "a copy of the store file without its recordings" in found.found
 
 
+@pytest.mark.slow
 def test_a_missing_or_short_key(home: Home) -> None:
     """Without the key, equal names get different digests. This is reported, and no new key is created."""
     key = home.path / "key"
@@ -258,6 +259,7 @@ def test_clock_jumps(trouble: Home) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_derived", [True, False])
 def test_derived_interactions_are_no_evidence_of_a_clock_jump(
     tmp_path: Path, is_derived: bool

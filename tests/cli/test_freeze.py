@@ -62,6 +62,7 @@ def ids(home: Path) -> list[str]:
         return [row[0] for row in store.execute(asked).fetchall()]
 
 
+@pytest.mark.slow
 def test_several_sessions_have_separate_folders(shell: Shell) -> None:
     """Each session is frozen into a separate folder under `-o`; the next steps are commands that can be copied."""
     first, second = ids(shell.home)
@@ -83,6 +84,7 @@ def test_a_missing_pytest_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert "next   pytest fixtures/weather-agent   needs the extra `pytest`" in ended.out
 
 
+@pytest.mark.slow
 def test_normalization_rules_are_kept_when_frozen_again(shell: Shell) -> None:
     """`--normalize` stores the rules in the fixture. Freezing again keeps them; an empty value removes them."""
     command, folder = ["freeze", ids(shell.home)[0], "-o", "rules", "--no-check"], Path("rules")
@@ -118,6 +120,7 @@ def test_freezing_until_a_turn(shell: Shell) -> None:
     assert "test_fixed" not in code
 
 
+@pytest.mark.slow
 def test_an_edited_readme_is_kept(shell: Shell) -> None:
     """A file that a user wrote is kept; a generated file is written again."""
     [first, _] = ids(shell.home)
@@ -133,6 +136,7 @@ def test_an_edited_readme_is_kept(shell: Shell) -> None:
     assert readme.read_text() == "Mine."
 
 
+@pytest.mark.slow
 def test_written_and_kept_files_are_listed(shell: Shell) -> None:
     """For each file, the output states whether it was written or kept; unchanged files and files of the user are
     kept.
@@ -194,6 +198,7 @@ def test_unfreezable_sessions_give_a_one_line_error(
     assert not Path("fixtures").exists()
 
 
+@pytest.mark.slow
 def test_a_running_session_is_not_frozen_completely(shell: Shell, tmp_path: Path) -> None:
     """The error states that the session is still running, and how to freeze the part that exists."""
     from agentobs.recording.session import start_recorder, stop_recorder

@@ -134,6 +134,7 @@ def test_each_failing_replay_is_a_row(shell: Shell) -> None:
     assert result.out.endswith("1 of 2 matched\n")
 
 
+@pytest.mark.slow
 def test_agents_that_raise_or_hang_are_reported(shell: Shell) -> None:
     """An agent that raises is reported with its error; an agent that hangs is stopped, and no process remains."""
     modes(a="raises")

@@ -36,6 +36,7 @@ def test_the_effort_levels_are_those_of_the_loop() -> None:
     assert get_args(Effort) == EFFORTS
 
 
+@pytest.mark.slow
 def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks of a file run around the prompt and at the end, even if one rejects the prompt; a replay runs no hooks."""
     ended, refuses = tmp_path / "ended", tmp_path / "refuses"
@@ -70,6 +71,7 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
     assert ended.read_text() == "over\nover\n"
 
 
+@pytest.mark.slow
 def test_content_mode_traces_and_collector(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

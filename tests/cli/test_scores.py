@@ -68,6 +68,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.slow
 def test_a_program_scores_its_session_its_turns_and_its_tool_calls(tmp_path: Path) -> None:
     """Numbers, booleans and labels are facts; the comment is a digest in the facts, and its text is in the vault."""
     home = tmp_path / "home"
@@ -133,6 +134,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_an_invalid_score_is_an_error_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +386,7 @@ def test_scores_are_exported_as_evaluations(
     assert found[2]["gen_ai.tool.call.id"] == "toolu_1"
 
 
+@pytest.mark.slow
 def test_a_late_score_is_sent_by_the_next_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

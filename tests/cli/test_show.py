@@ -71,6 +71,7 @@ def test_the_timeline_shows_decisions_messages_and_aborts(
     assert "content files" in shell("show", "mailer", "--content").out
 
 
+@pytest.mark.slow
 def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An abort is one line of the timeline, with the point at which the run was stopped."""
     calls = [call(number, "send", to="ann") for number in (1, 2, 3)]
@@ -83,6 +84,7 @@ def test_the_timeline_shows_an_abort(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert tools == ["executed", "executed", "aborted"]
 
 
+@pytest.mark.slow
 def test_turns_without_a_complete_response_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ PARAMETERS: list[tuple[str, str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_parameters_have_types(shell: Shell) -> None:
     """A parameter that is a JSON value keeps its type, any other value is text, and no value is interpreted as SQL."""
     names = [f"p{number}" for number in range(len(PARAMETERS))]
@@ -101,7 +102,7 @@ def test_invalid_options_are_rejected(shell: Shell, options: list[str]) -> None:
         ("SELECT repeat('x', 5000)", ["--max-bytes", "1K", "--json"], "", "larger than 1,024 bytes"),
         ("SELECT len(range(100000000))", ["--memory", "64MB"], "", "needs more than 64 MiB of memory"),
         ("SELECT count(*) FROM range(1000000000000)", ["--timeout", "0.2"], "", "took longer than 0.2 s"),
-    ], pytest.mark.slow, kept=2),
+    ], pytest.mark.slow),
 )  # fmt: skip
 def test_a_limit_that_is_reached(
     shell: Shell, query: str, options: list[str], out: str, found: str
@@ -140,6 +141,7 @@ def test_errors_escape_control_characters(shell: Shell) -> None:
         assert len(result.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
     """With `--unsafe`, a warning is printed, files are accessible, and the store stays unchanged."""
     before = current(home)
@@ -165,6 +167,7 @@ def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
         connection.execute(sql)
 
 
+@pytest.mark.slow
 def test_ctrl_c_kills_the_worker(home: Home) -> None:
     """A command that is interrupted by Ctrl-C prints one line and leaves no process behind."""
     query = "SELECT count(*) FROM range(100000000000000)"

@@ -217,6 +217,7 @@ def outputs(home: Path) -> dict[tuple[str, ...], tuple[int, list[str]]]:
     return dict(zip(COMMANDS, found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_no_line_of_a_command_is_longer_than_80_columns(
     outputs: dict[tuple[str, ...], tuple[int, list[str]]], arguments: tuple[str, ...]

@@ -117,6 +117,7 @@ def test_damage_is_named(home: Home, capsys: pytest.CaptureFixture[str]) -> None
     assert "damaged records were left out. `agentobs verify`" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_the_last_steps_are_printed_first(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,6 +250,7 @@ def test_steps_appear_while_they_are_recorded(home: Home, recorder: Recorder) ->
     assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_cleanly(home: Home, recorder: Recorder) -> None:
     """Ctrl-C ends the command without an error and without a traceback."""
     recorder(start(1, "refund-loop"))

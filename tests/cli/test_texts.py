@@ -294,6 +294,7 @@ def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ]
 
 
+@pytest.mark.slow
 def test_only_a_changed_reason_counts_as_a_fix(shell: Shell, tmp_path: Path) -> None:
     """Unchanged code fails for the same reason, even if the secret in the reason differs; fixed code does not."""
     tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]

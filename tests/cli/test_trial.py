@@ -474,6 +474,7 @@ def test_next_steps_for_an_entry_that_cannot_be_called(outputs: dict[str, str], 
     assert steps == f"agentobs serve fixtures/{name} acts as the provider for any client"
 
 
+@pytest.mark.slow
 def test_an_entry_from_the_command_line(project: Path) -> None:
     """The option that the verdict proposes works, and then pytest is proposed."""
     given = ("--entry", "shop:fine", "--args", '["Hello."]')

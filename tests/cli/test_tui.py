@@ -415,6 +415,7 @@ def test_nothing_is_counted_before_it_is_read(home: Home, monkeypatch: pytest.Mo
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_a_cost_that_is_not_exact_is_marked(recorded_once: Home) -> None:
     """The banner marks the cost of a session as the tables do."""
     view = SessionData(recorded_once).session(session_id(2))

@@ -43,6 +43,7 @@ def rows(home: Path, query: str) -> list[Any]:
         return store.sql(query).fetchall()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_grpc", [False, True])
 def test_spans_of_an_opentelemetry_exporter(tmp_path: Path, is_grpc: bool) -> None:
     """The exporters of OpenTelemetry's SDK send over HTTP and gRPC, with the conventions for generative AI."""
@@ -93,6 +94,7 @@ def test_both_encodings_contain_the_same_records() -> None:
     assert first.numbers == {"value": 0.25, "is_cumulative": 0.0}
 
 
+@pytest.mark.slow
 def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
     """This holds even if the collector was restarted in between."""
     for _ in range(2):
@@ -141,7 +143,6 @@ def test_records_that_are_sent_again_count_once(tmp_path: Path) -> None:
             ),
         ],
         pytest.mark.slow,
-        kept=3,
     ),
     ids=["json", "nested", "shape", "type", "no_gzip", "cut_off", "two_parts", "brotli", "bomb"],
 )
@@ -272,6 +273,7 @@ def test_too_many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert rows(tmp_path, "SELECT signal FROM telemetry") == [("log",)]
 
 
+@pytest.mark.slow
 def test_long_bodies_of_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long bodies are received one after another, next to short ones; all are recorded."""
     monkeypatch.setattr(http_receiver, "SMALL_BYTES", 100)

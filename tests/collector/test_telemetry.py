@@ -93,6 +93,7 @@ def test_differences_from_recorded_requests(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT sum(turns), count(*) FROM sessions WHERE turns > 0") == [(4, 1)]
 
 
+@pytest.mark.slow
 def test_a_request_that_failed_is_no_difference(tmp_path: Path) -> None:
     """The telemetry of a request that failed has the request ID of its last attempt, and no cost."""
     with collecting(tmp_path) as collector:
@@ -127,6 +128,7 @@ def test_a_part_of_a_client_session_without_telemetry(tmp_path: Path) -> None:
     assert earliest == "req_1"
 
 
+@pytest.mark.slow
 def test_a_response_without_a_request_id_cannot_be_compared(tmp_path: Path) -> None:
     """The request is listed as such, and the summary does not count it as different."""
     answer = dataclasses.replace(streamed(text("Hi")), headers=dict(SSE))
@@ -143,6 +145,7 @@ def test_a_response_without_a_request_id_cannot_be_compared(tmp_path: Path) -> N
     assert found == Comparison(requests=1, differences=0, unidentified=1)
 
 
+@pytest.mark.slow
 def test_a_response_that_was_cut_off_is_only_recorded(tmp_path: Path) -> None:
     """Claude Code reports no cost of a response that it gave up; the provider bills what it had sent."""
     answers = [play(cut(streamed(text("Hi"), number=1), 3)), play(streamed(text("Hi"), number=2))]
@@ -158,6 +161,7 @@ def test_a_response_that_was_cut_off_is_only_recorded(tmp_path: Path) -> None:
     assert rows(tmp_path, query) == [("req_1", True)]
 
 
+@pytest.mark.slow
 def test_numbers_that_are_too_large_are_unknown(tmp_path: Path) -> None:
     """Any program can send them; they do not break the views."""
     record_requests(tmp_path, 1)
@@ -200,6 +204,7 @@ def test_lists_of_sessions_leave_telemetry_out(
     assert day[1] == 1
 
 
+@pytest.mark.slow
 def test_telemetry_with_wrong_times_is_pruned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +289,7 @@ def test_ids_that_are_kept(tmp_path: Path, text: str) -> None:
     assert rows(tmp_path, "SELECT tool_use_id FROM telemetry") == [(text,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["0.000100600000000000000000001", "1.006e-4", "1.006e-04"])
 def test_costs_in_text(tmp_path: Path, text: str) -> None:
     """Numbers are read in each form in which JavaScript writes them."""
@@ -447,6 +453,7 @@ def test_telemetry_that_cannot_be_compared(tmp_path: Path) -> None:
         assert ended.stderr.splitlines()[-1] == f"agentobs: {found}"
 
 
+@pytest.mark.slow
 def test_telemetry_that_is_already_sent_elsewhere(tmp_path: Path) -> None:
     """The command is not run, and the error states what to do."""
     ended = run_record(

@@ -157,6 +157,7 @@ def query_form(bound: Bound, **headers: Any) -> int:
     return request(bound, "/sql", "POST", urlencode({"sql": ""}), **headers).status
 
 
+@pytest.mark.slow
 def test_the_token_is_exchanged_for_a_cookie(bound: Bound) -> None:
     """Opening the printed URL sets a cookie that is not the token, and redirects to the URL without the token."""
     token = token_of(bound)
@@ -276,6 +277,7 @@ def test_other_host_names_are_rejected(bound: Bound) -> None:
         assert request(bound, host=host).status == 200, host
 
 
+@pytest.mark.slow
 def test_the_host_name_is_random(bound: Bound, tmp_path: Path) -> None:
     """Each server has a random host name, because cookies are shared among all ports of a host.
 
@@ -423,6 +425,7 @@ def test_request_headers_are_bounded(bound: Bound) -> None:
         assert request(bound).status == 200
 
 
+@pytest.mark.slow
 def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
     """A URL or form with hundreds of fields gets a normal response and does not sign in."""
     many = "&".join(f"a{number}=b" for number in range(300))
@@ -434,6 +437,7 @@ def test_hundreds_of_fields_are_harmless(bound: Bound, remote: Bound) -> None:
     assert request(remote, "/login", "POST", form, opened=False, origin=ours, **OURS).status == 403
 
 
+@pytest.mark.slow
 def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is closed if it stays idle without a complete request, or without a further request."""
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
@@ -686,6 +690,7 @@ def test_slow_forms_do_not_block_other_clients(
         assert line.recv(100).split(b" ")[1] == b"408"
 
 
+@pytest.mark.slow
 def test_connections_per_address_are_bounded(
     tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

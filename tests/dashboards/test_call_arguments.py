@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dashboards.app.call_arguments import LENGTH, main_argument, shown_argument
 from tests.dashboards.live_app import only_session, serving
 from tests.store.recordings import a_home, attempt, end, record, start
@@ -27,6 +29,7 @@ def test_shown_arguments_are_short_and_visible() -> None:
     assert shown_argument("a\u202eb") == "a\\u202eb"
 
 
+@pytest.mark.slow
 def test_arguments_are_only_sent_for_a_post(tmp_path: Path) -> None:
     """A GET, as from a link, is redirected, and invalid numbers have no arguments."""
     home = a_home(tmp_path)

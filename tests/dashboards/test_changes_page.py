@@ -93,6 +93,7 @@ def test_the_first_request_of_a_lane_is_all_new(home: Home, client: Client) -> N
     assert "canary-prompt" in words
 
 
+@pytest.mark.slow
 def test_a_retry_is_compared_with_the_previous_attempt(tmp_path: Path) -> None:
     """The comparison of a retry with the previous attempt shows that each part is unchanged."""
     home = sample_home(tmp_path)

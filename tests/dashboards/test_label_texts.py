@@ -17,6 +17,7 @@ REASON = 'the "customer" was not refunded'
 pytestmark = pytest.mark.xdist_group("dashboards_texts")
 
 
+@pytest.mark.slow
 def test_pages_show_the_original_texts(tmp_path: Path) -> None:
     """The list, the page of a session and the fleet page show the original text, without interpreting markup in it."""
     recorded(tmp_path / "home", {"name": NAME, "reason": REASON})

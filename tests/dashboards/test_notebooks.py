@@ -134,6 +134,7 @@ def test_every_figure_is_public() -> None:
     assert isinstance(dashboards.divergence({}), go.Figure)
 
 
+@pytest.mark.slow
 def test_names_are_digests_unless_they_are_requested(home: Path) -> None:
     """A notebook is often shared, so a name that a person wrote is shown only with `names=True`."""
     assert "Smith" not in dashboards.cost_by_name(home=home).to_json()
@@ -227,6 +228,7 @@ with agentobs.connect(sys.argv[1]) as connection:
 """A program that DuckDB takes for a notebook without ipywidgets."""
 
 
+@pytest.mark.slow
 def test_a_notebook_without_widgets_can_read_the_store(home: Path) -> None:
     """DuckDB refuses to change the progress bar in a notebook without ipywidgets; the store is opened all the same."""
     ran = subprocess.run(

@@ -119,6 +119,7 @@ def test_sessions_are_found_by_name_or_id_suffix(client: Client) -> None:
     assert (got.status, got.headers["location"]) == (303, f"/compare?a={ONE}&b={OTHER}")
 
 
+@pytest.mark.slow
 def test_without_two_sessions_there_is_a_form(client: Client) -> None:
     """Without two sessions, a form suggests the latest sessions and keeps a session that was already given."""
     assert 'name="a"' in client.get("/compare").html

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
 from tests.dashboards.live_app import serving
@@ -13,6 +15,7 @@ PROMPTS = ("Count the orders.", "Count the orders.", "Write to Ann.", "<b>Pack</
 NAMES = ("worker", "worker", "worker", "packer")
 
 
+@pytest.mark.slow
 def test_sessions_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
     """The form shows the title and the start of each session, those of the same name first. It links the previous run
     of the given session, or states why there is none.

@@ -145,6 +145,7 @@ def test_any_content_is_read_or_is_an_error(
     assert set(found) == {"views", "queries"}
 
 
+@pytest.mark.slow
 def test_pages_show_the_error_of_a_damaged_file(home: Home) -> None:
     """Pages with saved items are shown, with one error. Saving is an error on the page, which keeps the statement."""
     record(home, conversation(1))

@@ -341,6 +341,7 @@ def test_many_requests_use_few_threads(home: Home) -> None:
     assert statuses == [200] * 2 * server.THREADS
 
 
+@pytest.mark.slow
 def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     """The page and the terminal show the type and place of an internal error, without any data."""
     with serving(home) as client:
@@ -362,6 +363,7 @@ def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str
     assert "a page failed: ValueError" in printed.err
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_is_not_an_error(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

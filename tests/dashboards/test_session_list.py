@@ -162,7 +162,7 @@ def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id"
          "started_at >= '2026-10-01' AND started_at < '2026-10-03'"),
         ({"q": "coder", "status": "failed", "cost_from": "0.1"},
          "name = 'coder' AND status = 'failed' AND cost_usd >= 0.1"),
-    ], pytest.mark.slow, kept=4),
+    ], pytest.mark.slow),
 )  # fmt: skip
 def test_search_and_filters_agree_with_sql(
     home: Home,
@@ -226,6 +226,7 @@ def test_each_column_sorts_both_ways(
     assert (f"{back}&sort={column}" if column == "started" else back) in links
 
 
+@pytest.mark.slow
 def test_page_links_keep_the_query(client: Client) -> None:
     """The links to the next, previous, first and last page keep search and order.
 
@@ -244,6 +245,7 @@ def test_page_links_keep_the_query(client: Client) -> None:
         assert listed(client, page=page)
 
 
+@pytest.mark.slow
 def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None:
     """Count, cost, tokens and failures are the totals of all matching sessions, and the cost has its certainty."""
     with connect(home) as store:
@@ -259,6 +261,7 @@ def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None
     assert f"Output tokens {row[2]:,}" in words
 
 
+@pytest.mark.slow
 def test_inexact_costs_are_marked(tmp_path: Path) -> None:
     """A sum without the calls that have no price is marked as a lower bound, in its row and in the total."""
     home = open_home(tmp_path / "home")
@@ -330,6 +333,7 @@ def test_two_selected_sessions_are_compared(client: Client) -> None:
         assert "select exactly two sessions to compare" in got.words
 
 
+@pytest.mark.slow
 def test_each_session_is_linked(client: Client) -> None:
     """Each row has a link to the page of its session."""
     [first] = listed(client, q=session_id(5))
@@ -338,6 +342,7 @@ def test_each_session_is_linked(client: Client) -> None:
     assert client.get(links[0]).status == 200
 
 
+@pytest.mark.slow
 def test_an_empty_home_shows_how_to_start(tmp_path: Path) -> None:
     """Without sessions, the page shows how to record one."""
     with serving(open_home(tmp_path / "home")) as client:
@@ -371,6 +376,7 @@ def test_the_fleet_page_shows_the_requested_days(home: Home, client: Client) -> 
     assert EXPECTED_DATE["/fleet"].format("x") in client.get("/fleet?day_from=x").words
 
 
+@pytest.mark.slow
 def test_fleet_panels_are_computed_once_per_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +460,7 @@ class SlowPanels:
         return []
 
 
+@pytest.mark.slow
 def test_slow_pages_do_not_block_other_pages(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """While slow pages are computed, at most two requests wait, and others get a 503.
 
@@ -487,6 +494,7 @@ def test_slow_pages_do_not_block_other_pages(home: Home, monkeypatch: pytest.Mon
         assert client.get("/fleet?day_from=2026-10-13").status == 200
 
 
+@pytest.mark.slow
 def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the client disconnects, its query is interrupted, so that the next page can be computed."""
     begun, over = threading.Event(), threading.Event()
@@ -564,6 +572,7 @@ def test_rows_show_the_last_error(client: Client) -> None:
     assert sorted(all_listed(client, q="valueerror")) == sorted(all_listed(client, status="failed"))
 
 
+@pytest.mark.slow
 def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
     """The row of a session that completed shows how many of its tool calls failed."""
     home = open_home(tmp_path / "home")
@@ -708,6 +717,7 @@ def test_several_words_tags_and_models_are_found(
     assert bool(expected) == (where != "false")
 
 
+@pytest.mark.slow
 def test_words_are_found_in_titles_and_tags(tmp_path: Path) -> None:
     """A session is found if one word is in its title and another one in a tag, even in a filtered list."""
     home = open_home(tmp_path / "home")
@@ -798,6 +808,7 @@ def test_columns_are_chosen_in_the_address(client: Client) -> None:
     assert client.get("/").html.count('<th scope="col"') == 1 + sum(c.is_default for c in COLUMNS)
 
 
+@pytest.mark.slow
 def test_a_view_is_saved_and_shared(home: Home, client: Client) -> None:
     """A saved view has a name and contains filters, order and columns; everyone who opens the home sees it."""
     evil = "<b>x</b>"

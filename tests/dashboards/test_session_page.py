@@ -251,6 +251,7 @@ def test_the_range_keeps_the_selected_step_and_the_filter(home: Home, client: Cl
     assert {("find", "claude"), ("step", step)} <= set(hidden)
 
 
+@pytest.mark.slow
 def test_a_crashed_session_is_marked(client: Client) -> None:
     """The status of the session is crashed, and the page explains what this means."""
     words = client.get(f"/sessions/{RUNNING}").words
@@ -259,6 +260,7 @@ def test_a_crashed_session_is_marked(client: Client) -> None:
     assert "last activity" in words
 
 
+@pytest.mark.slow
 def test_lost_records_are_shown_at_the_top(client: Client) -> None:
     """The warning contains the number and kind of lost records, and states that sums are lower bounds."""
     words = client.get(f"/sessions/{LOST}").words
@@ -267,6 +269,7 @@ def test_lost_records_are_shown_at_the_top(client: Client) -> None:
     assert "at least" in words
 
 
+@pytest.mark.slow
 def test_names_are_text(client: Client) -> None:
     """The names of the session, its tags and its models are shown as text."""
     got = client.get(f"/sessions/{ODD}")
@@ -378,6 +381,7 @@ def test_new_data_of_an_ended_session_is_shown(tmp_path: Path) -> None:
         pytest.fail("what is new was not drawn")
 
 
+@pytest.mark.slow
 def test_results_about_an_ended_session_are_cached(home: Home) -> None:
     """Results about ended sessions are cached until their data changes, and those about running sessions for one state.
 

@@ -70,6 +70,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
         )
 
 
+@pytest.mark.slow
 def test_a_session_counts_once_per_day_and_signature(rows: tuple[Rows, Rows, Rows]) -> None:
     """A session counts once per signature, even if the signature was found repeatedly.
 

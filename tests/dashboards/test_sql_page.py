@@ -325,6 +325,7 @@ def test_a_result_is_exported(client: Client, monkeypatch: pytest.MonkeyPatch) -
     assert "Query failed" in failed.words
 
 
+@pytest.mark.slow
 def test_a_query_is_saved_and_shared(home: Home, client: Client) -> None:
     """A saved query can be opened by its address, by everyone who opens the home, and opening it runs nothing."""
     evil = "a/b <i>?&"

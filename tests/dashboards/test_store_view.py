@@ -194,6 +194,7 @@ with agentobs.session("doomed"):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_requests_do_not_wait_for_a_slow_opening(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +301,7 @@ def test_an_unreadable_store_is_an_error_until_it_is_readable(
     until(reads)
 
 
+@pytest.mark.slow
 def test_a_damaged_published_file_is_replaced_by_the_segments(home: Home, reader: Reader) -> None:
     """If the published file is damaged, the data in the segments is shown."""
     record(home, conversation(1, name="first"))
@@ -355,6 +357,7 @@ def test_signatures_are_computed_last_and_kept(
     assert signatures() == set(rows)
 
 
+@pytest.mark.slow
 def test_a_closed_reader_raises_an_error(home: Home) -> None:
     """After a reader was closed, requests get an error instead of waiting forever."""
     record(home, conversation(1))
@@ -366,6 +369,7 @@ def test_a_closed_reader_raises_an_error(home: Home) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_queries_are_interrupted_when_the_application_ends(home: Home) -> None:
     """An endless query is interrupted when the application ends."""
     record(home, conversation(1))

@@ -175,6 +175,7 @@ def test_a_long_text_is_cut_and_can_be_downloaded(home: Home, client: Client) ->
     assert "&#34;messages&#34;, 4, &#34;content&#34;, 0, &#34;content&#34;" in got.html
 
 
+@pytest.mark.slow
 def test_an_unknown_text_gives_one_sentence(home: Home, client: Client) -> None:
     """An invalid or unknown path in a message gives one sentence."""
     third = attempts(home)[2]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb import generations
@@ -18,6 +19,7 @@ from tests.store.recordings import a_home, attempt, end, record, session_id, sta
 ODD, ASKS = "a/b?c=%2f#d&e\"'/../f", "x/y?z=1#/%2e"
 
 
+@pytest.mark.slow
 def test_ids_may_contain_slashes_and_url_characters(tmp_path: Path) -> None:
     """All links and buttons work on the pages of a session, and of its requests, if the IDs have special characters."""
     home = a_home(tmp_path)

@@ -33,6 +33,7 @@ def events(client: Client) -> Iterator[dict[str, Any]]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_new_data_is_pushed(tmp_path: Path) -> None:
     """A page that listens receives the revision and its age again and again, and a higher revision after new data."""
     home = a_home(tmp_path)

@@ -137,6 +137,7 @@ def rich_session(tmp_path_factory: pytest.TempPathFactory) -> WaterfallData:
     return waterfall_data(home, session)
 
 
+@pytest.mark.slow
 def test_a_session_of_our_loop(rich_session: WaterfallData) -> None:
     """Each lane has its tracks, and each row is drawn once, from its start to its end, in the color of its part."""
     rows, path = rich_session

@@ -109,6 +109,7 @@ def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_commands_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`show` lists each command under its tool call, with `--content` also what it wrote; `tail` has one line each."""
     shell = Shell(home, capsys)

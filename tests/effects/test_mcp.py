@@ -131,6 +131,7 @@ def test_content_is_in_the_vault_without_secrets(home: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_server_in_the_configuration_of_the_user(tmp_path: Path) -> None:
     """`agentobs mcp-tee` records a separate session if no session is being recorded."""
     messages = [

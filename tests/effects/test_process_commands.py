@@ -105,6 +105,7 @@ def test_a_later_patch_of_another_library_stays(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_own_commands_are_not_those_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_own_commands_are_not_those_of_the_agent(
     assert query("SELECT count(*) FROM workspace_states", home=tmp_path / "home") == [(2,)]
 
 
+@pytest.mark.slow
 def test_observers_are_not_loaded_without_effects(tmp_path: Path) -> None:
     code = (
         f"import agentobs, sys\nwith agentobs.session('s', home={str(tmp_path)!r}): pass\n"

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import agentobs
 from agentobs.recording import session as sessions
 from agentobs.recording.journal.home import Home
@@ -52,6 +54,7 @@ def crossings(root: object, foreign: tuple[type, ...]) -> list[str]:
     return [type(each).__name__ for each in reachable(root) if isinstance(each, foreign)]
 
 
+@pytest.mark.slow
 def test_the_journal_and_the_backends_have_no_references_to_each_other(tmp_path: Path) -> None:
     """No chain of references leads from the journal's writer to a backend, or from a backend to the recording."""
     with Collector() as collector:

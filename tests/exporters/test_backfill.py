@@ -446,6 +446,7 @@ def test_ended_spans_of_a_running_session_are_sent(tmp_path: Path) -> None:
         assert names == ["agentobs.session"]
 
 
+@pytest.mark.slow
 def test_open_spans_of_a_killed_process_are_sent_as_abandoned(tmp_path: Path) -> None:
     """An open span is sent once, as abandoned, if its process was killed and can never end it."""
     code = (
@@ -487,6 +488,7 @@ def test_the_page_size_does_not_change_the_output(
             assert all(a[1] <= b[0] for a, b in itertools.pairwise(stretches))
 
 
+@pytest.mark.slow
 def test_sessions_are_selected_by_time_or_id(home: Home) -> None:
     """Sessions can be selected by start time or ID; if no session is selected, nothing is sent."""
     with connect(home) as connection:
@@ -530,6 +532,7 @@ def test_concurrent_backfills_are_rejected(home: Home) -> None:
         assert collector.received == []
 
 
+@pytest.mark.slow
 def test_the_command_reads_headers_from_a_named_variable(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -603,6 +606,7 @@ def session_start(session_id: str = "5" * 32) -> SessionStart:
     return SessionStart(**{**made, "agentobs_version": "1"})
 
 
+@pytest.mark.slow
 def test_orphaned_spans_are_sent_once(tmp_path: Path) -> None:
     """Several orphaned spans share one send position. If a later message fails, accepted spans are not sent again."""
     home = open_home(tmp_path / "home")
@@ -622,6 +626,7 @@ def test_orphaned_spans_are_sent_once(tmp_path: Path) -> None:
         assert len({span.span_id for span in collector.spans()}) == 40
 
 
+@pytest.mark.slow
 def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> None:
     """If an abandoned span has an end in another segment, the end is only counted.
 
@@ -644,6 +649,7 @@ def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> 
         assert send(home, collector).sessions == 0
 
 
+@pytest.mark.slow
 def test_only_a_record_without_a_time_is_skipped(tmp_path: Path) -> None:
     """If a record has no time, all other records of its session and later sessions are sent.
 

@@ -231,6 +231,7 @@ def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
         yield b"\n".join(line.payload for line in read(place) if isinstance(line, Line))
 
 
+@pytest.mark.slow
 def test_content_without_an_opt_in_causes_a_warning(home: Home, tmp_path: Path) -> None:
     """With `--with-content`, a warning names the sessions that did not opt in to content.
 
@@ -267,6 +268,7 @@ def test_an_unredacted_secret_prevents_the_bundle(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
 
+@pytest.mark.slow
 def test_organization_ids_are_removed_from_signed_values(tmp_path: Path) -> None:
     """Signed values of the provider contain no organization ID in the bundle, in responses and in later requests.
 
@@ -316,6 +318,7 @@ def test_an_import_with_content_replaces_one_without_content(
     assert run(other, "freeze", "acting", "-o", tmp_path / "fixture", "--no-check").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_recorded_session_is_not_replaced_by_its_bundle(home: Home, bundled: Path) -> None:
     """A session that was recorded in this home is neither replaced by its bundle nor counted twice."""
     before = sums(home)
@@ -423,6 +426,7 @@ def test_digests_of_names_keep_the_key_of_their_home(home: Home, elsewhere: Home
             find_session(theirs, WORD, key=elsewhere.key())
 
 
+@pytest.mark.slow
 def test_missing_records_are_missing_after_the_import(tmp_path: Path) -> None:
     """Records that are unreadable in the original home are missing after the import, and both homes report that."""
     home = open_home(tmp_path / "home")
@@ -449,6 +453,7 @@ def test_a_running_session_cannot_be_bundled(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_cost_that_differs_at_local_prices_is_reported(home: Home, tmp_path: Path) -> None:
     """If the local prices result in a different cost, both amounts are reported."""
     path = made(home, tmp_path / "x", "acting")
@@ -861,6 +866,7 @@ def test_content_that_facts_refer_to_must_exist(bundle_with_content: Path, tmp_p
     assert import_bundle(other, path, remove_session=lambda *_: None).sessions[0].has_content
 
 
+@pytest.mark.slow
 def test_an_imported_session_has_no_export_destination(tmp_path: Path) -> None:
     """In the importing home, a session has no export destination, even if the original home exported it live."""
     home = open_home(tmp_path / "home")

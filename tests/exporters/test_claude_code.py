@@ -528,6 +528,7 @@ def test_responses_that_a_proxy_recorded_count_once(tmp_path: Path, order: str) 
     assert joined == sorted([(session_id(1),), (our_id(SESSION),)])
 
 
+@pytest.mark.slow
 def test_a_session_that_was_recorded_completely_is_not_imported(tmp_path: Path) -> None:
     """An import is removed once all of its responses are recorded, although its log has not changed."""
     home = open_home(tmp_path / "home")
@@ -686,6 +687,7 @@ def test_progress_counts_the_sessions(tmp_path: Path) -> None:
     assert seen == [(1, 1)]
 
 
+@pytest.mark.slow
 def test_a_killed_import_leaves_only_complete_sessions(tmp_path: Path) -> None:
     """An import that is killed after one session leaves only this session, complete.
 

@@ -107,6 +107,7 @@ def test_items_rejected_by_partial_success_are_counted(protocol: Any) -> None:
         backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "status", "headers"),
     [

@@ -210,6 +210,7 @@ def test_folded_stacks_add_up_to_the_totals(home: Home, tmp_path: Path, of: str)
         assert shown == [f"{each / 1e9:,.3f} s" for each in sums.values()]
 
 
+@pytest.mark.slow
 def test_an_existing_file_is_not_overwritten(home: Home, tmp_path: Path) -> None:
     """An existing file is replaced only with `--force`, and an unknown session leaves no file."""
     path = tmp_path / "x.folded"

@@ -164,6 +164,7 @@ def test_a_model_call_has_its_usage_cost_and_times(tmp_path: Path) -> None:
     assert cost.as_double == pytest.approx(span.attributes["agentobs.cost.usd"])
 
 
+@pytest.mark.slow
 def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Path) -> None:
     """Durations are in seconds, with the recommended buckets; the attributes do not grow with the number of calls."""
     collector = collected(tmp_path, lambda: (run_agent(), run_delegation()))
@@ -213,6 +214,7 @@ def test_sub_agents_are_nested_in_the_tool_call_that_started_them(tmp_path: Path
     assert ("execute_tool agent", "invoke_agent main") in found
 
 
+@pytest.mark.slow
 def test_only_the_beta_backend_exports_hooks(tmp_path: Path) -> None:
     """Only the beta backend exports hook spans and additional attributes; spans inside a hook are always exported."""
     standard = collected(tmp_path / "one", run_agent)
@@ -490,6 +492,7 @@ def test_work_that_outlives_its_interaction_is_linked() -> None:
         assert by_id[span_id("2")].parent == ""
 
 
+@pytest.mark.slow
 def test_no_global_provider_is_set_or_used(tmp_path: Path) -> None:
     """The export changes no global provider of OpenTelemetry, and uses none."""
     before = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
@@ -498,6 +501,7 @@ def test_no_global_provider_is_set_or_used(tmp_path: Path) -> None:
     assert before == after
 
 
+@pytest.mark.slow
 def test_environment_variables_do_not_affect_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

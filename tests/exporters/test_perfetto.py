@@ -80,6 +80,7 @@ def drawn(tmp_path: Path, what: Any = run_agent) -> Read:
     return Read(path.read_bytes())
 
 
+@pytest.mark.slow
 def test_slices_are_nested_like_the_recorded_spans(tmp_path: Path) -> None:
     """Slices are nested like the spans, at the recorded times; concurrent operations are on separate tracks."""
     read = drawn(tmp_path)
@@ -103,6 +104,7 @@ def test_slices_are_nested_like_the_recorded_spans(tmp_path: Path) -> None:
     assert set(read.tracks.values()) >= {"acting", "main", "context tokens, main"}
 
 
+@pytest.mark.slow
 def test_arrows_lead_from_a_response_to_its_tool_calls(tmp_path: Path) -> None:
     """Each call has one flow, from the slice of the request to the start of the tool."""
     read = drawn(tmp_path)

@@ -112,6 +112,7 @@ def test_a_retried_request_is_one_span_with_all_its_attempts(
     assert not [n for n in names if n.startswith(("gen_ai.usage", "llm.", "agentobs.cost"))]
 
 
+@pytest.mark.slow
 def test_broken_attempts_count_in_the_totals(tmp_path: Path) -> None:
     """If a response breaks and is retried, the span has the tokens and the cost of both attempts, as in the store."""
 
@@ -138,6 +139,7 @@ def test_broken_attempts_count_in_the_totals(tmp_path: Path) -> None:
     assert request.attributes["llm.cost.total"] == pytest.approx(usd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
 def test_live_and_delayed_export_are_equal(recorded: SimpleNamespace, profile: str) -> None:
     """A delayed export has the same spans, with the same content read from the recording."""
@@ -375,6 +377,7 @@ def test_a_backend_sends_only_the_chosen_signals(tmp_path: Path) -> None:
                 otlp.standard(collector.endpoint, signals=signals)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_command_sends_only_the_chosen_signals(recorded: SimpleNamespace) -> None:
     """`--signal traces` succeeds with such a collector; without it, the command names the option."""
     with Collector(

@@ -71,6 +71,7 @@ def wait_for(port: int, process: Any, looks: int = 600) -> None:
     raise AssertionError(f"nobody listens at {port}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rotel_forwards_all_three_signals(tmp_path: Path, protocol: Any) -> None:
     """Spans, events and metrics arrive at the downstream collector unchanged."""

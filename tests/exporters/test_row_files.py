@@ -42,6 +42,7 @@ def read(path: Path) -> list[tuple[Any, ...]]:
     return duckdb.execute(f"FROM {reader}('{path}')").fetchall()
 
 
+@pytest.mark.slow
 def test_an_arrow_file_contains_the_values_of_the_table(tmp_path: Path) -> None:
     """The Arrow file contains each value of a table, with exact costs, and only its owner can read it."""
     home = a_home(tmp_path)

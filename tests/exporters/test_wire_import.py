@@ -131,6 +131,7 @@ ALWAYS = frozenset(
 """The queries that return a row for every session with responses and tool calls."""
 
 
+@pytest.mark.slow
 def test_cost_uses_the_prices_of_the_recorded_day(tmp_path: Path) -> None:
     """An exchange is priced at its time in the file; without a time, it gets the time of the previous exchange."""
     home = open_home(tmp_path / "home")
@@ -229,6 +230,7 @@ def test_only_unreadable_files_are_skipped(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_during_the_import_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +264,7 @@ def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(each.is_new, each.exchanges) for each in report.files] == [(True, 2), (True, 2)]
 
 
+@pytest.mark.slow
 def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
     """Facts and the store contain neither content, nor file names that are not labels, nor secrets.
 

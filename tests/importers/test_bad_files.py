@@ -62,7 +62,7 @@ def file_name(kind: str) -> str:
     return ending if kind == "orca" else f"bad{ending}"
 
 
-@pytest.mark.parametrize("kind", mark_all_but_first(GOOD, pytest.mark.slow, kept=2))
+@pytest.mark.parametrize("kind", mark_all_but_first(GOOD, pytest.mark.slow))
 def test_bad_files_are_refused(tmp_path: Path, kind: str) -> None:
     """Empty, binary, truncated, wrongly encoded and other files: one line each, and the status is 1."""
     home = open_home(tmp_path / "home")
@@ -86,6 +86,7 @@ def test_bad_files_are_refused(tmp_path: Path, kind: str) -> None:
     assert segment_ids(home) == []
 
 
+@pytest.mark.slow
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of a file is limited, before and after decompression."""
     import gzip
@@ -105,6 +106,7 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+@pytest.mark.slow
 def test_missing_and_special_files_are_reported(tmp_path: Path) -> None:
     """A pipe does not block, and a missing path is a usage error."""
     import os
@@ -120,6 +122,7 @@ def test_missing_and_special_files_are_reported(tmp_path: Path) -> None:
     assert "no such file or directory" in str(missing.exception)
 
 
+@pytest.mark.slow
 def test_a_changed_trace_of_orca_is_refused(tmp_path: Path) -> None:
     """The digest of the events in the manifest, and those of payloads in files, are verified."""
     home = open_home(tmp_path / "home")

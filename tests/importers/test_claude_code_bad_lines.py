@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def records_of(path: Path) -> int:
     return len(list(rebuilt.records)) if rebuilt is not None else 0
 
 
+@pytest.mark.slow
 @given(log=logs())
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

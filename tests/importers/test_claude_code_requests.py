@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.vault.vault import read_session
@@ -205,6 +207,7 @@ def test_logged_requests_are_complete(tmp_path: Path) -> None:
     assert {each.headers["anthropic-beta"] for each in questions} == {"a-1,b-2"}
 
 
+@pytest.mark.slow
 def test_usage_counts_once_for_each_response(tmp_path: Path) -> None:
     """Several lines of a response repeat its usage; they have a stop reason, so the cost is exact."""
     home, _ = imported(tmp_path, main_log())
@@ -218,6 +221,7 @@ def test_usage_counts_once_for_each_response(tmp_path: Path) -> None:
     assert tokens == (200, 20, 1)
 
 
+@pytest.mark.slow
 def test_a_compaction_belongs_to_the_next_request(tmp_path: Path) -> None:
     """A compaction between two requests, or before a prompt, belongs to the turn of the request that was sent after it.
 
@@ -257,6 +261,7 @@ def test_a_compaction_belongs_to_the_next_request(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_unlogged_tokens_are_reported(tmp_path: Path) -> None:
     """The responses of compactions are counted by the client, but not logged, so the cost is a lower bound."""
     log = main_log()
@@ -282,6 +287,7 @@ def test_unlogged_tokens_are_reported(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_responses_of_background_agents_are_not_missing(tmp_path: Path) -> None:
     """A sub-agent in the background may respond after the last entry of the main agent; the client counted it."""
     log, agent = main_log(), Log("aaa1")
@@ -294,6 +300,7 @@ def test_responses_of_background_agents_are_not_missing(tmp_path: Path) -> None:
     assert (session_of(home)["turns"], session_of(home)["incomplete"]) == (3, False)
 
 
+@pytest.mark.slow
 def test_a_fork_has_no_count_of_its_own(tmp_path: Path) -> None:
     """The count of a fork includes the original session, so it says nothing about missing responses."""
     log = main_log()

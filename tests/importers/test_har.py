@@ -183,6 +183,7 @@ def test_missing_response_bodies_are_reported(tmp_path: Path, content: dict[str,
     assert "incomplete" in str(frozen.exception)
 
 
+@pytest.mark.slow
 def test_missing_request_bodies_are_reported(tmp_path: Path) -> None:
     """A request without its body still has a cost; the session cannot be replayed."""
     value = har(PAIRS)
@@ -194,6 +195,7 @@ def test_missing_request_bodies_are_reported(tmp_path: Path) -> None:
     assert (str(session["cost_usd"]), session["incomplete"]) == ("0.006300000000", True)
 
 
+@pytest.mark.slow
 def test_requests_without_a_response_are_attempts(tmp_path: Path) -> None:
     """A canceled request (Chrome: status 0) is an attempt without a response, and costs nothing that was seen."""
     value = har(PAIRS)
@@ -214,6 +216,7 @@ def test_requests_without_a_response_are_attempts(tmp_path: Path) -> None:
     assert rows == [("cancelled", None), ("no_response", None), ("ok", 200), ("ok", 200)]
 
 
+@pytest.mark.slow
 def test_concurrent_requests_keep_their_times(tmp_path: Path) -> None:
     """Requests are ordered by their ends, and each keeps its own start."""
     value = har(PAIRS)
@@ -237,6 +240,7 @@ def test_a_har_file_is_recognized_by_the_import_of_exchanges(tmp_path: Path) -> 
     assert segment_ids(home) == []
 
 
+@pytest.mark.slow
 def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     """Some tools on Windows write a byte order mark."""
     home = open_home(tmp_path / "home")

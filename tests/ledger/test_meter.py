@@ -70,6 +70,7 @@ def test_the_parts_add_up_to_the_cost(found: list[tuple[Usage, int]]) -> None:
             assert Fraction(part.usd) == part.units * Fraction(part.usd_each)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(calls, st.randoms(use_true_random=False))
 def test_totals_do_not_depend_on_the_order_of_calls(
@@ -86,6 +87,7 @@ def test_totals_do_not_depend_on_the_order_of_calls(
     assert shuffled.total() == there.total()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(calls, st.integers(0, 12))
 def test_splitting_a_session_does_not_change_the_sum(

@@ -251,6 +251,7 @@ def test_a_typo_does_not_stop_an_agent(tmp_path: Path, monkeypatch: pytest.Monke
         current_prices.cache_clear()
 
 
+@pytest.mark.slow
 def test_prices_never_come_from_the_network() -> None:
     """Pricing a call opens no socket, and the updater of genai-prices does not change the prices."""
     code = """

@@ -23,6 +23,7 @@ from tests.store.recordings import (
 )
 
 
+@pytest.mark.slow
 def test_the_totals_of_a_session_are_restored(tmp_path: Path) -> None:
     """Calls of the session, whether ingested or not, are counted once; the calls of another session are not
     included.

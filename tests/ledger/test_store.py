@@ -52,6 +52,7 @@ def live(home: Home) -> list[tuple[Any, ...]]:
         return money(connection)
 
 
+@pytest.mark.slow
 def test_new_prices_apply_to_stored_calls(tmp_path: Path) -> None:
     """New prices apply to every stored call: immediately in live queries, and after the next ingest in the published
     file.
@@ -76,6 +77,7 @@ def test_new_prices_apply_to_stored_calls(tmp_path: Path) -> None:
     assert versions == [(book_of(home.path).version,)]
 
 
+@pytest.mark.slow
 def test_costs_do_not_depend_on_the_time_of_the_ingest(tmp_path: Path) -> None:
     """A price with a period applies to calls that were sent in the period, and a rebuilt store has the same costs."""
     home = a_home(tmp_path)
@@ -128,6 +130,7 @@ def test_all_spellings_of_a_model_have_one_name(tmp_path: Path) -> None:
         assert grouped.fetchall() == [("claude-opus-5-5", Decimal(12), 3)]
 
 
+@pytest.mark.slow
 def test_an_invalid_price_file_is_reported(tmp_path: Path) -> None:
     """A typo in the home's price file is reported, and stops neither the ingest nor a query.
 

@@ -65,7 +65,7 @@ def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
         answered(b"", status=None, ending="error", failure=Failure("ReadTimeout", "")),
         answered(json.dumps({**WHOLE, "usage": None}).encode()),
         answered(b"<html>", "text/html"),
-    ], pytest.mark.slow, kept=3),
+    ], pytest.mark.slow),
     ids=["body", "headers", "start", "waiting", "timeout", "null", "proxy"],
 )  # fmt: skip
 def test_a_response_without_counts_is_a_lower_bound(
@@ -145,6 +145,7 @@ def test_the_frames_of_a_platform_are_read(tmp_path: Path) -> None:
     assert found == [(SONNET, Decimal("6.0225"), "estimated", "platform:bedrock")]
 
 
+@pytest.mark.slow
 def test_a_framed_stream_that_breaks_off(tmp_path: Path) -> None:
     """If a framed stream breaks off, the counts before the break are a lower bound.
 
@@ -177,6 +178,7 @@ def test_changed_bytes_do_not_raise_an_error() -> None:
     assert unframe(b"\0" * 100) == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "model", "platform"),
     [

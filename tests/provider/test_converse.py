@@ -119,6 +119,7 @@ def test_a_session_is_recorded_priced_and_replayed(tmp_path: Path, live: bool) -
     assert b"AKIAIOSFODNN7EXAMPLE" not in written
 
 
+@pytest.mark.slow
 def test_a_changed_tool_result_diverges(tmp_path: Path) -> None:
     """A changed result is found in the block of the request that contains it."""
     _, fixture, _ = recorded(tmp_path, plays(True, (TEXT, CALL), (TEXT,)), agent(True))

@@ -124,6 +124,7 @@ def test_the_sql_of_the_store_knows_no_provider() -> None:
     }
 
 
+@pytest.mark.slow
 def test_few_modules_send_requests_with_the_sdk() -> None:
     """In addition to the agent loop, only the listed modules send requests."""
     assert {name for name, path in sources() if any(requests_in(path))} == CLIENTS

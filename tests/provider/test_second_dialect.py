@@ -128,6 +128,7 @@ def frozen(home: Path, tmp_path: Path) -> Fixture:
 both = pytest.mark.parametrize("live", [False, True], ids=["complete", "streamed"])
 
 
+@pytest.mark.slow
 @both
 def test_a_session_is_recorded_with_its_facts(home: Path, live: bool) -> None:
     """Turns, tool calls, results and usage are recorded, and the credential is not written to any file."""

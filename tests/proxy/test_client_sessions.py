@@ -96,6 +96,7 @@ def test_a_client_can_name_its_session(tmp_path: Path) -> None:
     assert not any("x-agentobs-session" in each.headers for each in provider.requests)
 
 
+@pytest.mark.slow
 def test_resumed_and_forked_conversations_link_to_their_session(tmp_path: Path) -> None:
     """By the client's ID of the session, or by the tool calls of the history."""
     first = play(streamed(call(1, "bash", command="ls")))

@@ -107,6 +107,7 @@ def test_a_command_that_sends_nothing_gets_advice(home: Path) -> None:
     assert "--node" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_exist(home: Path) -> None:
     """One line, and the exit code of shells."""
     ended = record(home, "http://127.0.0.1:1", "no-such-program", "-x")

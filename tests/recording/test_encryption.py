@@ -91,6 +91,7 @@ def contents(home: Path) -> list[tuple[str, Line]]:
     ]
 
 
+@pytest.mark.slow
 def test_encrypted_content_is_read_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_content_that_is_off_is_never_written(
     assert (count, cost > 0) == (3, True)
 
 
+@pytest.mark.slow
 def test_content_files_can_be_deleted(tmp_path: Path) -> None:
     """Deleting the content files does not change the store; only reading content raises an error."""
     run(tmp_path)

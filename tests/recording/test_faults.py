@@ -157,7 +157,7 @@ def record_with_faults(tmp_path: Path, plan: Plan, *, lasting: bool) -> None:
     assert names.count("UsageRow") == 6
 
 
-@pytest.mark.parametrize("operation", mark_all_but_first(OPERATIONS, pytest.mark.slow, kept=4))
+@pytest.mark.parametrize("operation", mark_all_but_first(OPERATIONS, pytest.mark.slow))
 def test_a_system_call_that_fails_once(operation: str, tmp_path: Path) -> None:
     """If any system call of the write path fails once, no exception is raised, and the next session is complete."""
     faults = itertools.cycle((*ERRORS, "short", "EINTR"))

@@ -276,6 +276,7 @@ def test_readable_names_are_opted_in(shop: Path, tmp_path: Path) -> None:
     assert row == ("example.com/team/shop", "canary-branch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", [True, False])
 def test_git_can_be_switched_off(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: bool

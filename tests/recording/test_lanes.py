@@ -99,6 +99,7 @@ def test_parallel_sub_agents_are_lanes_of_one_interaction(
         assert found == TRIP
 
 
+@pytest.mark.slow
 def test_sub_agents_of_frameworks_with_many_tasks_are_lanes(tmp_path: Path) -> None:
     """A framework may send each request, and run each set of tools, in tasks that end before the next step."""
     run = partial(run_tasks, in_steps=True)
@@ -197,6 +198,7 @@ def test_a_delayed_conversation_is_not_a_sub_agent(tmp_path: Path, in_own_task: 
     assert {lane for _, lane in found.turns} == {"main"}
 
 
+@pytest.mark.slow
 def test_the_next_prompt_of_a_conversation_is_a_new_interaction(tmp_path: Path) -> None:
     """A prompt after a final answer opens an interaction; the turns of the lane continue."""
 
@@ -217,6 +219,7 @@ def test_the_next_prompt_of_a_conversation_is_a_new_interaction(tmp_path: Path) 
     assert found == Shape([("main", "success")] * 3, turns)
 
 
+@pytest.mark.slow
 def test_an_abandoned_call_does_not_start_the_next_conversation(tmp_path: Path) -> None:
     """A client may use a tool call as its final answer. The next prompt of the same code is a new interaction."""
 

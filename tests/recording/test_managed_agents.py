@@ -205,7 +205,7 @@ WAYS: dict[str, list[ModelExchange]] = {
 }
 
 
-@pytest.mark.parametrize("way", mark_all_but_first(WAYS, pytest.mark.slow, kept=2))
+@pytest.mark.parametrize("way", mark_all_but_first(WAYS, pytest.mark.slow))
 def test_each_event_counts_once(tmp_path: Path, way: str) -> None:
     """Turns, calls, usage and interactions are the same, however often and in whatever order the events are seen."""
     with stored(tmp_path, WAYS[way]) as database:

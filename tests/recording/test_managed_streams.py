@@ -176,6 +176,7 @@ def test_streams_at_once_a_reconnect_and_a_list_count_once() -> None:
     assert [(each.turn, each.outcome) for each in turns] == [(1, "ok"), (2, "ok")]
 
 
+@pytest.mark.slow
 def test_each_event_is_read_once() -> None:
     """The work for a new event does not depend on the events before it."""
     many = [event(1000 + n, "agent.thinking", n / 100) for n in range(2000)]

@@ -278,6 +278,7 @@ def test_a_secret_in_several_chunks_is_in_no_part() -> None:
     assert "Ab1Cd2" not in text
 
 
+@pytest.mark.slow
 def test_a_check_copies_no_earlier_chunks(home: Path) -> None:
     """A check for open exchanges needs only some kilobytes, however much of a response has arrived."""
     may_end = threading.Event()

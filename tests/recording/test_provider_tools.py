@@ -140,6 +140,7 @@ def rows(tmp_path: Path, sql: str, *exchanges: ModelExchange) -> list[tuple[Any,
         return database.execute(sql).fetchall()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framed", [False, True])
 def test_the_time_of_a_call_is_from_its_block_to_its_result(tmp_path: Path, framed: bool) -> None:
     """A text in an input that looks like the start of a block is not counted, not even in the frames of a platform."""

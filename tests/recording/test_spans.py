@@ -203,6 +203,7 @@ def test_a_reused_thread_id_does_not_matter(home: Path) -> None:
     assert found[-1][0]
 
 
+@pytest.mark.slow
 def test_stopping_the_recorder_ends_open_sessions(home: Path, tmp_path: Path) -> None:
     """Stopping the recorder ends open sessions; their later records are counted, and are not written to another
     home.
@@ -607,6 +608,7 @@ with agentobs.session("killed"):
 """
 
 
+@pytest.mark.slow
 def test_spans_of_a_killed_process(home: Path) -> None:
     """If a process is killed, its open spans are shown as orphaned, and end with the last record of their session."""
     died = subprocess.run(
@@ -825,6 +827,7 @@ def sent(client: Anthropic) -> list[Any]:
 # Calls of clients that open no spans of the agent.
 
 
+@pytest.mark.slow
 def test_retries_of_the_sdk_are_in_one_span(home: Path) -> None:
     """A call of a client with retries is one span inside the current span of the program, with wait spans between its
     attempts.

@@ -130,6 +130,7 @@ def exchange(answer: Answer, *secrets: bytes) -> ModelExchange:
     return ModelExchange(Place("s"), "a" * 32, 1, 2, 3, question, answer, secrets=secrets)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(sorted(FIELDS)),

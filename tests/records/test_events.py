@@ -220,6 +220,7 @@ def test_a_rate_of_one_keeps_all_and_zero_none() -> None:
     assert not any(sampled(0.0))
 
 
+@pytest.mark.slow
 def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
     """Only the given kind is sampled, each event has its sampling rate, and SQL computes an estimate of the original
     count.

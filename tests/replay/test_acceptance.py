@@ -40,6 +40,7 @@ def lines(fixture: Fixture) -> list[str]:
     return fixture.path.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_an_accepted_change_replays(fixture: Fixture) -> None:
     """After a change is accepted, the changed agent matches and the old agent does not; only lines of changed requests
     differ.
@@ -108,6 +109,7 @@ def test_a_changed_beta_header_is_accepted(fixture: Fixture) -> None:
         other.run(Agent().answer, "How is it?")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -205,6 +205,7 @@ def in_threads(names: Sequence[str], url: str | None = None) -> Received:
     return received
 
 
+@pytest.mark.slow
 def test_threads_of_a_pool_receive_their_own_responses(tmp_path: Path) -> None:
     """Threads of a pool with a synchronous client are distinguished in the same way as tasks."""
     received: list[Received] = []
@@ -457,6 +458,7 @@ def test_an_object_is_described_once() -> None:
     assert len([each for each in many if each[0] != "context"]) == callers.VALUES_MAX
 
 
+@pytest.mark.slow
 def test_a_very_large_number_is_ignored(tmp_path: Path) -> None:
     """An argument with more digits than Python can print does not identify a caller, and does not break the request."""
     fixture, received = recorded_crew(tmp_path, numbered, NAMES[:2])
@@ -589,6 +591,7 @@ def polling_thread() -> Iterator[None]:
         is_over.set()
 
 
+@pytest.mark.slow
 def test_a_foreign_thread_does_not_block_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -657,6 +660,7 @@ def one_context(order: Sequence[str], url: str | None = None) -> list[str]:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_tasks_of_one_context_may_run_in_any_order(tmp_path: Path) -> None:
     """Concurrent tasks that share one context may send their requests in any order."""
     received: list[list[str]] = []
@@ -783,6 +787,7 @@ async def with_secrets(crew: Crew, names: Sequence[str]) -> None:
     await asyncio.gather(*map(explore, names))
 
 
+@pytest.mark.slow
 def test_prompts_that_differ_in_a_secret_are_distinguished(tmp_path: Path) -> None:
     """Concurrent prompts that differ only in a secret, which is not recorded, are distinguished by the arguments of
     functions.
@@ -855,6 +860,7 @@ def by_gateway(waits: dict[str, float], url: str | None = None) -> Received:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_agents_that_share_a_sending_task_are_independent(tmp_path: Path) -> None:
     """If one task sends the requests of two agents, each agent keeps its own order, and the order between them is
     arbitrary.

@@ -138,6 +138,7 @@ def test_a_client_that_continues_after_an_interruption_is_stopped(tmp_path: Path
     assert replayed.progress.requests_matched == 1
 
 
+@pytest.mark.slow
 def test_a_client_with_its_own_deadline_replays(tmp_path: Path) -> None:
     """A session replays in which the client's own timer ended the wait for a response that never came."""
 
@@ -237,6 +238,7 @@ def test_timeouts_expire_at_once(abandoned: Fixture, timeout: Any) -> None:
     assert replayed.progress.requests_matched == 2
 
 
+@pytest.mark.slow
 def test_a_timeout_expires_if_the_clock_cannot_be_advanced(abandoned: Fixture) -> None:
     """If the clock cannot be advanced, a timeout that is somewhat longer than the recorded wait still expires, in real
     time.

@@ -439,7 +439,7 @@ ENDPOINTS: dict[str, tuple[Callable[[str], Any], list[Play]]] = {
 }
 
 
-@pytest.mark.parametrize("name", mark_all_but_first(ENDPOINTS, pytest.mark.slow, kept=3))
+@pytest.mark.parametrize("name", mark_all_but_first(ENDPOINTS, pytest.mark.slow))
 def test_every_endpoint_replays(tmp_path: Path, name: str) -> None:
     """Token counts, betas, batches, files, pages, and middleware that retries are recorded and replayed like
     messages.

@@ -154,6 +154,7 @@ def test_the_clock_of_a_session_advances_with_its_requests(tmp_path: Path) -> No
     assert before - 10**6 <= reads[0] <= reads[-1] <= time.time_ns()
 
 
+@pytest.mark.slow
 def test_nothing_else_is_patched(tmp_path: Path) -> None:
     """With all patches, timers, models, cookies, certificates, logs, secrets and the user's random objects work as
     usual.

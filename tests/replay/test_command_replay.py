@@ -68,6 +68,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_recorded_command_runs_in_a_copy_without_the_network(
     fixture: Fixture, folder: Path
 ) -> None:
@@ -122,6 +123,7 @@ def has_ended(process_id: int) -> bool:
     return state.stdout.strip()[:1] in ("", "Z")
 
 
+@pytest.mark.slow
 def test_a_miss_ends_the_command_and_its_children(
     fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_program_whose_start_is_interrupted_is_ended(
     assert started[0].returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_run_ends_after_a_turn_or_continues_with_scripted_responses(
     fixture: Fixture, folder: Path
 ) -> None:
@@ -219,6 +222,7 @@ def test_a_command_is_directed_as_in_its_recording(fixture: Fixture, folder: Pat
     assert json.loads(plain.stdout)[1:] == [None, None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["invoke", "converse"])
 def test_clients_of_bedrock_get_made_up_credentials(
     fixture: Fixture, folder: Path, operation: str, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +291,7 @@ def test_a_command_is_frozen_with_a_test(tmp_path: Path, recording: Recording) -
     )
 
 
+@pytest.mark.slow
 def test_the_check_of_a_frozen_command_runs_it(
     fixture: Fixture, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +333,7 @@ def test_unknown_option(replay_command):
 """
 
 
+@pytest.mark.slow
 def test_a_test_replays_a_command(
     fixture: Fixture, folder: Path, pytester: pytest.Pytester
 ) -> None:

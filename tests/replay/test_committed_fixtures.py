@@ -26,6 +26,7 @@ def test_the_demo_session_takes_the_same_path(snapshot: SnapshotAssertion) -> No
     assert replayed.trajectory == snapshot(name="refund-loop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_until_finds_no_difference_at_any_turn(turn: int) -> None:
     """At every turn, the step of the unchanged agent equals the recorded step."""

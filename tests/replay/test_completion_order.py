@@ -130,6 +130,7 @@ def thread_race(prompts: Sequence[str], url: str | None = None) -> list[str]:
             return [winner, ask_in_thread(f"more of {winner}")]
 
 
+@pytest.mark.slow
 def test_the_recorded_winner_wins_with_threads(tmp_path: Path) -> None:
     """The thread that received the first response in the recording ends first in the replay."""
     fixture, texts = recorded_race(tmp_path, thread_race, ORDERS[0])
@@ -194,6 +195,7 @@ def two_at_a_time(prompts: Sequence[str], url: str | None = None) -> list[str]:
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_limited_concurrency_starts_in_any_order(tmp_path: Path) -> None:
     """If responses wait for requests that cannot start because concurrency is limited, the replay continues with a
     note.

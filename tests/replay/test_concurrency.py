@@ -92,7 +92,7 @@ def test_a_response_is_held_while_other_threads_compute(
 
 
 @pytest.mark.parametrize(
-    "wrapper", mark_all_but_first(["block", "model", "nested", "library"], pytest.mark.slow, kept=2)
+    "wrapper", mark_all_but_first(["block", "model", "nested", "library"], pytest.mark.slow)
 )
 def test_a_tool_call_id_inside_an_object_distinguishes_sub_agents(
     tmp_path: Path, wrapper: str
@@ -107,6 +107,7 @@ def test_a_tool_call_id_inside_an_object_distinguishes_sub_agents(
     assert replayed(fixture, partial(in_objects, wrapper=wrapper, order=-1)) == received
 
 
+@pytest.mark.slow
 @OVERLAPS
 def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlaps: bool) -> None:
     """The changed request of a sub-agent is compared with the recorded request of the same sub-agent."""

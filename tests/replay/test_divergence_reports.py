@@ -429,6 +429,7 @@ def looking(url: str | None, shown: Callable[[Any], str] = json.dumps) -> None:
         client.messages.create(model=MODEL, max_tokens=9, messages=messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "shown", "outcome"),
     [
@@ -512,6 +513,7 @@ def retried(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return made_so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swallows", [False, True])
 def test_a_missing_retry(retried: Fixture, swallows: bool) -> None:
     """If the current agent does not retry as recorded, the report states this, whether or not the agent catches the
@@ -539,6 +541,7 @@ def test_the_agent_may_retry_instead_of_the_client(retried: Fixture) -> None:
     assert replayed.progress.requests_matched == 2
 
 
+@pytest.mark.slow
 def test_a_divergence_after_the_last_request(fixture: Fixture) -> None:
     """A different end, or an additional request at the end, is reported as coming after the last recorded request."""
 
@@ -880,6 +883,7 @@ def test_any_request_is_reported(fixture: Fixture, key: str, value: Any, place: 
         assert all(each.isprintable() for each in report_text.splitlines())
 
 
+@pytest.mark.slow
 def test_the_attempt_is_reported(tmp_path: Path) -> None:
     """The report of a retried request contains the number of its attempt."""
     responses = [refused(529, x_should_retry="true"), *answers()]
@@ -927,6 +931,7 @@ def test_waiting_tasks_and_lanes_are_reported(tmp_path: Path) -> None:
     assert [(each.lane, each.asked, each.of) for each in found.lanes] == [("main", 0, 2)]
 
 
+@pytest.mark.slow
 def test_a_divergence_in_the_middle_of_big_bodies(tmp_path: Path) -> None:
     """A divergence in the middle of a long request keeps only a few thousand characters of the request."""
     long = "".join(f"line {number}\n" for number in range(40_000))

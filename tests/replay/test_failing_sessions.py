@@ -190,7 +190,6 @@ def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
     assert (failure.turn, failure.live_from) == (3, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("responses", "buggy", "changes", "expected"),
     mark_all_but_first(
@@ -219,7 +218,6 @@ def test_a_recovered_error_is_not_the_failure(tmp_path: Path) -> None:
             (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
         ],
         pytest.mark.slow,
-        kept=3,
     ),
 )
 def test_only_a_correct_fix_makes_both_tests_pass(
@@ -244,6 +242,7 @@ def test_a_different_error_text_is_the_same_failure(tmp_path: Path) -> None:
     assert verdicts(fixture, finish=give_up, refund=fails_differently) == RED
 
 
+@pytest.mark.slow
 def test_a_changed_prompt_is_reported_and_is_not_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +362,7 @@ def test_another_text_of_an_error_is_not_a_fix(tmp_path: Path) -> None:
     assert replayed.notes == [f"clerk: {ERROR_DRIFT}"]
 
 
+@pytest.mark.slow
 def test_an_agent_that_diverges_early_is_not_fixed(tmp_path: Path) -> None:
     """An agent that leaves the recorded path before the tested turn is not fixed."""
 
@@ -394,6 +394,7 @@ class Stubborn(Clerk):
                 continue
 
 
+@pytest.mark.slow
 def test_an_agent_that_retries_forever_is_stopped(tmp_path: Path) -> None:
     """An agent that retries without limit is stopped after an expected change and after a divergence."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)

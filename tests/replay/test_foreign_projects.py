@@ -30,6 +30,7 @@ def test_own_packages_of_the_same_names_are_imported(pytester: pytest.Pytester) 
         result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_hidden_replay_package_is_reported(pytester: pytest.Pytester) -> None:
     """If another package named `replay` hides the package of agentobs, a marked test fails with this reason and does
     not run live.

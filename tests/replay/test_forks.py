@@ -272,6 +272,7 @@ LONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove_originals", [without_home, *LONG])
 def test_a_fork_without_the_original_signatures_is_rejected(
     desk: Desk, remove_originals: Callable[[Desk, str, Path], str]

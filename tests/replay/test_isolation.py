@@ -516,7 +516,6 @@ def test_where(replay, pytestconfig{fixture}):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "fixture", "tracer", "here"),
     mark_all_but_first(
@@ -529,7 +528,6 @@ def test_where(replay, pytestconfig{fixture}):
             ((), "", "    sys.settrace(lambda *given: None)\n", True),
         ],
         pytest.mark.slow,
-        kept=2,
     ),
     ids=["forks", "property", "attribute", "pdb", "setup-show", "traced"],
 )

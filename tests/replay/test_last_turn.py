@@ -84,6 +84,7 @@ def test_a_denied_live_call_diverges(tmp_path: Path) -> None:
     assert divergence_of(fixture, mailing(DENIED), "live").kind == "tool"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tools", ["live", ["send"]])
 def test_a_live_last_call_may_return_a_different_result(tmp_path: Path, tools: Any) -> None:
     """A tool of the last turn that runs live may return a different result."""
@@ -130,6 +131,7 @@ class PickyOrder(BaseModel):
 PickyOrder.__name__ = "Order"
 
 
+@pytest.mark.slow
 def test_a_denied_call_next_to_the_structured_output_diverges(tmp_path: Path) -> None:
     """A call that is denied next to the structured output diverges, although the structured output ends the run."""
     calls = [call(1, "send", to="ann"), call(2, "structured_output", order="A")]
@@ -200,6 +202,7 @@ def test_the_calls_of_an_abandoned_run_may_be_missing(tmp_path: Path) -> None:
         assert replay.progress.tools_matched == came
 
 
+@pytest.mark.slow
 def test_an_early_call_of_a_cut_response_may_be_missing(tmp_path: Path) -> None:
     """A call that started before its response was cut off may be missing; a call of a complete response may not."""
     broken = cut(streamed(call(1, "look"), text("And"), number=1), 6)

@@ -188,6 +188,7 @@ def test_nothing_is_sent_if_the_command_takes_another_path_before(
     assert provider.made == []
 
 
+@pytest.mark.slow
 def test_live_requests_can_be_changed(fixture: Fixture, folder: Path) -> None:
     """The provider gets the changed requests, and these are recorded."""
     live = Live(folder / "home", model="claude-opus-5", options={"max_tokens": 77})
@@ -214,6 +215,7 @@ class OpenRequests(KeyedScript):
         return super().take(question)
 
 
+@pytest.mark.slow
 def test_a_request_in_progress_is_recorded_as_it_was_sent(fixture: Fixture, folder: Path) -> None:
     """A response may take long, so the request is written before its headers arrive."""
     live = Live(folder / "home", model="claude-opus-5")
@@ -372,6 +374,7 @@ def test_contradicting_options_are_refused(fixture: Fixture) -> None:
         run_command(fixture, until_turn=1, until_change=1)
 
 
+@pytest.mark.slow
 def test_the_command_line_forks_a_command(
     fixture: Fixture,
     folder: Path,
@@ -472,6 +475,7 @@ class InterruptingScript(KeyedScript):
         return super().take(question)
 
 
+@pytest.mark.slow
 def test_a_session_is_interrupted_if_its_run_is(fixture: Fixture, folder: Path) -> None:
     """It ends with the run; what was recorded until then is kept."""
     with pytest.raises(KeyboardInterrupt):

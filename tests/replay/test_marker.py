@@ -69,6 +69,7 @@ def test_a_folder_runs_the_test_for_each_fixture(project: pytest.Pytester) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_pattern_runs_the_test_for_each_match(project: pytest.Pytester) -> None:
     """A marker with a pattern runs the test for each matching fixture, and can be combined with other parameters."""
     test = '@pytest.mark.parametrize("n", [1, 2])\n@pytest.mark.replay("fixtures/w*")\n'
@@ -133,6 +134,7 @@ def test_a_divergence_has_precedence_over_the_outcome_of_the_test(
     )
 
 
+@pytest.mark.slow
 def test_async_tests_are_replayed(project: pytest.Pytester) -> None:
     """An async test can use the pytest fixtures of a replay, and an async client."""
     test = """
@@ -177,6 +179,7 @@ def test_the_pytest_fixtures_of_a_replay(project: pytest.Pytester) -> None:
     run(project, "\n".join(line[8:] for line in test.splitlines())).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_an_invalid_marker_is_reported(project: pytest.Pytester) -> None:
     """An invalid marker is reported in one line, and the test does not run."""
     reports = {
@@ -199,6 +202,7 @@ def test_an_invalid_marker_is_reported(project: pytest.Pytester) -> None:
     assert "ran" not in result.stdout.str().split()
 
 
+@pytest.mark.slow
 def test_a_failing_assertion_of_unittest_is_reported(project: pytest.Pytester) -> None:
     """A failed assertion of a unittest case is reported even if recorded requests were not sent."""
     test = 'import unittest\n@pytest.mark.replay("fixtures/weather")\nclass TestIt(unittest.TestCase):\n'
@@ -280,7 +284,6 @@ class Plain(unittest.TestCase):
             (("--deselect", "test_one.py::test_two"), 0),
         ],
         pytest.mark.slow,
-        kept=2,
     ),
     ids=["complete-run", "by-keyword", "warn", "ignore", "one-file", "deselect"],
 )

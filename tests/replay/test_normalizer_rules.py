@@ -275,6 +275,7 @@ def test_a_time_from_a_response_is_not_normalized(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_report_names_all_rules_and_the_option(tmp_path: Path) -> None:
     """If several rules are needed, the report lists the values that each rule hides, and the option that adds all
     rules.

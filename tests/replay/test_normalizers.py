@@ -164,6 +164,7 @@ def _send_prompts(send: Any, prompts: list[str], url: str | None) -> None:
                 messages.append(message_of("assistant", response.content[0].text))  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_swapped_values_match(tmp_path: Path) -> None:
     """Two values that swapped places match if they are swapped everywhere."""
     fixture = recorded_single_prompts(
@@ -177,6 +178,7 @@ def test_swapped_values_match(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_value_that_a_response_quotes(tmp_path: Path) -> None:
     """If a response quotes a renamed value, the agent may use the recorded or the current value, but no third value."""
     prompts = [f"Order {U}.", f"Refund {U}."]
@@ -196,6 +198,7 @@ def test_a_value_that_a_response_quotes(tmp_path: Path) -> None:
         replay.run(_send_prompts, converse, [f"Order {V}.", f"Refund {U}."], None)
 
 
+@pytest.mark.slow
 def test_a_value_from_a_response_is_not_renamed(tmp_path: Path) -> None:
     """A value that first occurs in a response is not renamed, and does not represent any other value."""
     fixture = recorded_single_prompts(
@@ -226,6 +229,7 @@ def fetching(url: str | None, order: str, second: str | None) -> None:
             client.messages.create(model=MODEL, max_tokens=9, messages=[message_of("user", refund)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tools", ["recorded", "live"])
 def test_a_value_in_arguments_and_result_of_a_function(tmp_path: Path, tools: Any) -> None:
     """A renamed argument of a function also matches in its result, whether the result is recorded or live."""
@@ -406,6 +410,7 @@ def unstreamed(number: int, words: str | None = None) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_compaction(tmp_path: Path) -> None:
     """Requests of eight conversations that each continue from a summary match, and the fixture stores everything
     once.
@@ -518,6 +523,7 @@ def send_with_reminders(now: str, question: str = "Count.", url: str | None = No
                 )
 
 
+@pytest.mark.slow
 def test_the_spine_matches_and_drift_is_reported(tmp_path: Path) -> None:
     """With `match="spine"`, only the user's prompts and the responses must match; other differences are reported as
     drift.

@@ -74,6 +74,7 @@ def test_the_report_proposes_the_test_if_its_arguments_differ(project: pytest.Py
     assert "agentobs replay" not in shown
 
 
+@pytest.mark.slow
 def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
     """A test that fails with a divergence is reported with the divergence and without a traceback."""
     result = run(
@@ -126,6 +127,7 @@ def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester
     result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
 
 
+@pytest.mark.slow
 def test_a_test_without_requests_fails(project: pytest.Pytester) -> None:
     """A marked test whose agent sends no requests fails, because the recorded requests are missing."""
     result = run(project, MARK + "def test_it(replay): pass\n")
@@ -137,6 +139,7 @@ def test_a_test_without_requests_fails(project: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("marker", "expected"),
     [
@@ -167,7 +170,6 @@ def test_a_missing_fixture_is_reported(
             ),
         ],
         pytest.mark.slow,
-        kept=2,
     ),
     ids=["cut", "edited", "empty", "binary", "newer"],
 )
@@ -192,6 +194,7 @@ def test_the_plugin_does_not_import_the_sdk(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester) -> None:
     """If a tool result before the failing turn changes, the recorded responses continue, and a section of the output
     reports it.
@@ -250,6 +253,7 @@ def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
     run(project, test).assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_an_agent_is_found_from_a_folder_below_the_root(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

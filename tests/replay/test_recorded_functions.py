@@ -169,6 +169,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return frozen(tmp, run, "nested")
 
 
+@pytest.mark.slow
 def test_requests_of_a_function_are_in_the_lane_of_its_call(nested: Fixture) -> None:
     """A function's requests and calls are in the lane of its call, and are replayed if the function runs live."""
     assert [ask.lane for ask in nested.requests] == ["main", "main/toolu_1", "main"]

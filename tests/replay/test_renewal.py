@@ -111,6 +111,7 @@ def test_an_update_updates_the_generated_readme(
     assert readme.read_text() == "Mine."
 
 
+@pytest.mark.slow
 def test_a_failed_test_overwrites_nothing(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_failed_test_overwrites_nothing(
     assert not list((project.path / ".pytest_cache").rglob("*.jsonl"))
 
 
+@pytest.mark.slow
 def test_two_tests_that_record_one_fixture_are_reported(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
@@ -163,6 +165,7 @@ def test_an_identical_recording_changes_nothing(project: pytest.Pytester, record
     assert recording.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_options_of_freeze_are_kept(
     project: pytest.Pytester, recording: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_the_options_of_freeze_are_kept(
     assert made_call.raw == call(1, "clock")
 
 
+@pytest.mark.slow
 def test_a_test_up_to_a_turn_is_replayed_during_an_update(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:
@@ -194,6 +198,7 @@ def test_a_test_up_to_a_turn_is_replayed_during_an_update(
     assert recording.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_live_run_does_not_use_the_fixture(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:

@@ -425,6 +425,7 @@ def test_an_upload_replays(tmp_path: Path) -> None:
     assert "hallo" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
     """An agent on the SDK's tool runner is recorded and replayed without a change to its code."""
 

@@ -143,7 +143,7 @@ VALUES: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(
     ("value", "other", "place"),
-    mark_all_but_first(VALUES.values(), pytest.mark.slow, kept=2),
+    mark_all_but_first(VALUES.values(), pytest.mark.slow),
     ids=list(VALUES),
 )
 def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str) -> None:
@@ -252,6 +252,7 @@ def test_fixtures_without_a_result_compare_no_result(tmp_path: Path) -> None:
     assert replayed(fixture, agent(lambda model_text: "WRONG")) == "WRONG"
 
 
+@pytest.mark.slow
 def test_values_without_json_are_recorded_by_type(tmp_path: Path) -> None:
     """A value that JSON cannot represent is recorded by its type and not compared, even inside a value that is
     compared.

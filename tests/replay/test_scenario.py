@@ -197,6 +197,7 @@ def test_the_sdk_reads_scripted_responses(sunny: Fixture, streams: bool) -> None
     assert message.stop_reason == "tool_use"
 
 
+@pytest.mark.slow
 def test_a_failed_expectation_shows_both_steps() -> None:
     """An expectation that fails an assertion, returns False or names a missing tool fails with the recorded and the
     current step.
@@ -379,6 +380,7 @@ def test_the_live_part_of_a_fork_runs_on_real_time(live: ServedProvider, till: F
     assert all(min(each) >= 0.2 for each in waited)
 
 
+@pytest.mark.slow
 def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:
     """A fork is recorded including its replayed part, so it can be frozen and replayed without a provider."""
     with Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:

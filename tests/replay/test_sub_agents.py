@@ -444,6 +444,7 @@ def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
     assert "look" in raised.value.divergence.text()
 
 
+@pytest.mark.slow
 def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
     """A divergence in background work fails the replay, although no agent waits for this work."""
 
@@ -527,6 +528,7 @@ def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
     assert len(paths) == 1
 
 
+@pytest.mark.slow
 def test_results_are_in_the_order_of_the_calls(tmp_path: Path) -> None:
     """The results of concurrent agents are in the order of their calls, in whatever order the agents end."""
     _, live = recorded(tmp_path / "home", 4)
@@ -534,6 +536,7 @@ def test_results_are_in_the_order_of_the_calls(tmp_path: Path) -> None:
     assert done[:5] == ["t1_0", "t1_1", "t1_2", "t1_3", "b"]
 
 
+@pytest.mark.slow
 def test_the_store_distinguishes_agents(tmp_path: Path) -> None:
     """In the store, calls and costs are grouped by lane and source, and the timeline shows each agent below its
     call.

@@ -116,6 +116,7 @@ def test_a_silent_child_is_aborted(template: Callable[[Work], Template]) -> None
         assert ended == ("ended", Death(-signal.SIGABRT, is_late=True))
 
 
+@pytest.mark.slow
 def test_a_child_that_ignores_the_abort_is_killed(
     template: Callable[[Work], Template], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_child_that_ignores_the_abort_is_killed(
     assert ended == ("ended", Death(-signal.SIGKILL, is_late=True))
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_ends_the_child(template: Callable[[Work], Template]) -> None:
     """If the reader of a child's messages stops early, as with Ctrl-C, the child is ended."""
     running = template(forever).run(0, None)

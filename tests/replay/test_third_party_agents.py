@@ -162,6 +162,7 @@ def test_the_fallback_for_a_provider_without_threads_replays(tmp_path: Path, run
     assert [ask.answer.status for ask in fixture.requests].count(400) == provider.refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hand_in", ["agent", "model", "provider"])
 def test_a_recreated_http_client_stays_recorded(tmp_path: Path, hand_in: str) -> None:
     """If pydantic-ai recreates its HTTP client for another event loop, requests of the new client are recorded too."""

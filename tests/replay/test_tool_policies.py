@@ -142,6 +142,7 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
     return fixture
 
 
+@pytest.mark.slow
 def test_policies_of_recorded_functions(priced: Fixture) -> None:
     """`replay` does not run a function, and `execute` and `verify` do; a tool with side effects runs only if it is
     named.

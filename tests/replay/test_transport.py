@@ -203,7 +203,7 @@ def by_lane(requests: Any) -> dict[str, list[bytes]]:
     return {lane: sorted(bodies) for lane, bodies in lanes.items()}
 
 
-@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow, kept=2))
+@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow))
 def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
     """An async session with 13 requests, parallel tools and two concurrent sub-agents replays while the server is
     down.
@@ -211,7 +211,7 @@ def test_an_async_session_replays(tmp_path: Path, form: str) -> None:
     assert_replays(tmp_path, lambda url: async_crew(url, form))
 
 
-@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow, kept=2))
+@pytest.mark.parametrize("form", mark_all_but_first(FORMS, pytest.mark.slow))
 def test_a_sync_session_replays_in_each_form(tmp_path: Path, form: str) -> None:
     """A session with threads and the sync client replays while the server is down: streamed, unstreamed and raw."""
     assert_replays(tmp_path, lambda url: crew(url, form))
@@ -369,6 +369,7 @@ def unrecorded(url: str, asynchronous: bool) -> Any:
         return listen(url, asynchronous)
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_dropped_connection_drops_at_the_same_event(tmp_path: Path, asynchronous: bool) -> None:
     """A connection that drops after eight events raises the same error after the same events: unrecorded, recorded and
@@ -406,6 +407,7 @@ def test_an_early_end_of_a_stream_is_at_the_same_byte(
     assert replayed(fixture, lambda url: listen(url, asynchronous)) == live
 
 
+@pytest.mark.slow
 @BOTH
 def test_an_abandoned_stream_is_recorded_as_canceled(tmp_path: Path, asynchronous: bool) -> None:
     """A stream that the agent abandons after three events is recorded as canceled, with all chunks that were
@@ -481,6 +483,7 @@ def test_an_abandoned_stream_does_not_block_others(tmp_path: Path, asynchronous:
     assert replayed(fixture, run) == live
 
 
+@pytest.mark.slow
 def test_timeouts_and_refused_connections_raise_the_same_errors(
     tmp_path: Path, waits: list[float]
 ) -> None:
@@ -537,6 +540,7 @@ def test_a_successful_retry_ends_the_attempts(tmp_path: Path, waits: list[float]
     assert sum(waits) == 0
 
 
+@pytest.mark.slow
 @BOTH
 def test_recording_does_not_buffer(tmp_path: Path, asynchronous: bool) -> None:
     """A recorded agent receives each event before the provider sends the next event."""

@@ -429,6 +429,7 @@ def test_older_threads_keep_the_real_time() -> None:
     assert states == [False]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_is_reported_early_with_its_places(patient: Fixture) -> None:
     """A deadlock is reported before the deadline, with the place of each waiting thread and the next recorded
@@ -463,6 +464,7 @@ def test_a_deadlock_is_reported_early_with_its_places(patient: Fixture) -> None:
     assert all(each.site.function.endswith("deadlocks.takes") for each in found.waiting)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_of_tasks_names_the_awaited_objects(patient: Fixture) -> None:
     """The report of a deadlock names the queue, event or task that each task waits for."""
@@ -486,6 +488,7 @@ def test_a_deadlock_of_tasks_names_the_awaited_objects(patient: Fixture) -> None
     assert len(waits) == 2
 
 
+@pytest.mark.slow
 def test_an_endless_polling_loop_is_a_hang(patient: Fixture) -> None:
     """A loop that polls forever without any effect is a hang."""
 
@@ -520,6 +523,7 @@ def test_a_computation_may_exceed_the_deadline(patient: Fixture) -> None:
         replay.run(ask_before_and_after, computes, seconds=600)
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_child_process_may_exceed_the_deadline(patient: Fixture) -> None:
     """A wait for a child process may exceed the deadline, because a tool can start a slow program."""
 

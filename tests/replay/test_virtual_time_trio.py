@@ -93,6 +93,7 @@ def test_threads_and_trio_share_one_clock() -> None:
     assert ended == ["thread", "task"] * 10
 
 
+@pytest.mark.slow
 def test_trio_may_be_imported_after_the_replay_has_opened() -> None:
     """Waits on trio also pass at once if trio is imported after the replay has opened, as by the recorded entry."""
     program = """

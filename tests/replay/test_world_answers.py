@@ -111,6 +111,7 @@ def test_a_newly_denied_call_diverges_with_its_cause(
     assert divergence_of(fixture, options={"permissions": rules}) == snapshot
 
 
+@pytest.mark.slow
 def test_a_newly_allowed_call_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """If a call that was denied in the recording is newly allowed, the replay diverges, because the recording contains
     no result.
@@ -143,6 +144,7 @@ def with_world_answers(fixture: Fixture, changed: dict[str, dict[str, Any]]) -> 
     return load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["recorded", "live"])
 def test_a_renamed_tool_replays(tmp_path: Path, policy: Any) -> None:
     """A renamed tool replays under its old name if the model sees the same tool declarations."""
@@ -266,6 +268,7 @@ def test_a_missing_abort_is_reported(tmp_path: Path, snapshot: SnapshotAssertion
     assert divergence_of(fixture) == snapshot
 
 
+@pytest.mark.slow
 def test_early_calls_of_a_cut_response_replay(tmp_path: Path) -> None:
     """If a tool started before its response was cut off, its call replays, and so does the call with the same ID after
     the retry.

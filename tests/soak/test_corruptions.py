@@ -10,6 +10,7 @@ from tests.soak.corruptions import accepted_silently
 from tests.soak.figures import report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "compressed"])
 def test_some_corruptions(is_compressed: bool, tmp_path: Path) -> None:
     """Flipped bits, swapped words and sectors, cuts and splices: a reader returns only intact lines, and reports the

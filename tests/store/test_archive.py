@@ -598,6 +598,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(rows(home, "attempts")) == len(before["attempts"]) + 1
 
 
+@pytest.mark.slow
 def test_sql_sees_archived_sessions(archived: Home) -> None:
     """A SQL worker can query archived sessions, because it attaches the archives before it gives up its rights."""
     sql = "SELECT session_id FROM attempts GROUP BY 1 ORDER BY 1"

@@ -116,6 +116,7 @@ def test_a_read_only_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared(home) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_written_next_to_a_copied_store(home: Home, tmp_path: Path) -> None:
     """A store file that was copied without its home is read without creating another file."""
     ingest(home)

@@ -81,6 +81,7 @@ def made(tmp_path: Path) -> tuple[Home, str]:
     return home, segment_id
 
 
+@pytest.mark.slow
 def test_compression_keeps_all_contents(tmp_path: Path) -> None:
     """An ingest compresses both files of a segment; all lines, query results and the complete session are the same as
     before.
@@ -322,6 +323,7 @@ def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
         read_session(home, session_id(2), [segment_id])
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
     """If a file decompresses to far more than it states, or than a record can have, decompression stops at the
     limit.
@@ -355,6 +357,7 @@ def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
         assert most < 100 * 1024 * 1024
 
 
+@pytest.mark.slow
 def test_highly_compressible_bodies_are_kept(tmp_path: Path) -> None:
     """Repetitive bodies are compressed and can be read back, even if their compression ratio exceeds the limit."""
     home = a_home(tmp_path)
@@ -413,6 +416,7 @@ def test_readers_during_compression(tmp_path: Path) -> None:
     assert verify(home).ok
 
 
+@pytest.mark.slow
 def test_a_plain_file_that_lost_its_end_does_not_replace_the_compressed_file(
     tmp_path: Path,
 ) -> None:

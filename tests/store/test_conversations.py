@@ -41,6 +41,7 @@ def parts(home: Path) -> list[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.slow
 def test_a_conversation_resumed_several_times(tmp_path: Path) -> None:
     """A conversation that is resumed several times has the ID of its first session; a fork starts another conversation.
 
@@ -89,6 +90,7 @@ def test_the_loop_records_the_earlier_session(tmp_path: Path) -> None:
     assert parts(home.path)[1] == (session_id(2), session_id(1), session_id(1), "resume")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("earlier", [1, 2, 99])
 def test_cyclic_and_external_links(earlier: int, tmp_path: Path) -> None:
     """A session is listed once even if it continues itself, its own continuation, or a session of another home."""

@@ -621,6 +621,7 @@ UNKEPT = story(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [SAMPLED, UNKEPT])
 def test_sampled_hooks(verdicts: Callable[[int], dict[str, Verdict]], number: int) -> None:
     """If only some or none of the hook events were recorded, the verdict states that the signature could not be

@@ -187,6 +187,7 @@ ONE_PER_CAUSE = ("raised", "declared", "result", "crashed")
 """One session for each cause, for the commands that show one session; the commands for many sessions show all."""
 
 
+@pytest.mark.slow
 def test_each_failed_session_has_a_cause(home: Home) -> None:
     """The view has one row for each session that did not complete, with its cause and the failed step; a path that a
     person chose is a digest.

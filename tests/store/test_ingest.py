@@ -173,6 +173,7 @@ def test_a_killed_ingest_loses_and_duplicates_nothing(tmp_path: Path, place: str
     assert list(home.path.glob(f"{generations.DRAFT}*")) == []
 
 
+@pytest.mark.slow
 def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
     """After a kill between the writing of the manifest and the rename, the manifest lists both the next file and the
     current file.
@@ -316,6 +317,7 @@ def test_damage_is_counted_and_other_lines_are_ingested(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_torn_tail_is_not_ingested(tmp_path: Path) -> None:
     """An incomplete line at the end of a segment is not ingested until it is completed."""
     home = a_home(tmp_path)

@@ -355,6 +355,7 @@ def test_when_an_ingest_is_due() -> None:
     assert is_due(large, 1, T0 + 10 * NEW_SECONDS * SECOND)
 
 
+@pytest.mark.slow
 def test_a_reader_ingests_a_long_tail(tmp_path: Path) -> None:
     """A reader that finds a long tail ingests it; a short tail is only read."""
     home = a_home(tmp_path)
@@ -392,6 +393,7 @@ def test_a_new_model_in_the_tail_has_a_price(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_queries_import_no_other_packages(tmp_path: Path) -> None:
     """A reader of a published store imports neither the price list nor the provider's SDK."""
     home = a_home(tmp_path)

@@ -70,6 +70,7 @@ def test_load_by_id_or_part_of_it(published: bool, tmp_path: Path) -> None:
     assert talk.meter.total().calls == 1
 
 
+@pytest.mark.slow
 def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
     """A fork has the turns up to the chosen turn and their costs, regardless of later turns."""
     home = a_home(tmp_path)
@@ -96,6 +97,7 @@ def test_an_unknown_session(tmp_path: Path) -> None:
     assert "2 sessions" in refused(home, "0000").found
 
 
+@pytest.mark.slow
 def test_a_running_session(tmp_path: Path) -> None:
     """A running session cannot be resumed, but it can be forked."""
     home = a_home(tmp_path)
@@ -114,6 +116,7 @@ def contents(home: Home) -> Iterable[Path]:
     return [content_path(home, each) for each in segment_ids(home)]
 
 
+@pytest.mark.slow
 def test_pruned_content(tmp_path: Path) -> None:
     """A session whose content was pruned cannot be loaded; the error names the missing content."""
     home = a_home(tmp_path)
@@ -140,6 +143,7 @@ def test_missing_content(tmp_path: Path) -> None:
     assert "a request or its response in turn 2 of main cannot be read" in refused(home).found
 
 
+@pytest.mark.slow
 def test_dropped_records(tmp_path: Path) -> None:
     """If records were dropped, a session cannot be resumed, because its end is unknown.
 

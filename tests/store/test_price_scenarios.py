@@ -50,6 +50,7 @@ def test_the_same_prices_give_the_same_costs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_each_scenario_calculated_by_hand(tmp_path: Path) -> None:
     """A scenario with another model, lifetime, batch or fast mode uses the prices that were published on the day of the
     call.

@@ -157,6 +157,7 @@ def test_pruning_only_content(home: Home) -> None:
     assert [each.session_id for each in prune(home, sessions=[ONE]).chosen] == [ONE]
 
 
+@pytest.mark.slow
 def test_looking_up_a_pruned_session(home: Home) -> None:
     """If a pruned session is looked up by any part of its ID, the error states that it was pruned, and when."""
     prune(home, sessions=[TWO])
@@ -291,6 +292,7 @@ def test_the_prune_command(home: Home) -> None:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_the_warning_about_a_large_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the home exceeds a size, the ingest and sessions commands print one warning with advice; otherwise, they print
     no warning.

@@ -54,6 +54,7 @@ def damaged_files(home: Home) -> list[bytes]:
     return [path.read_bytes() for path in (home.path / "damaged").iterdir()]
 
 
+@pytest.mark.slow
 def test_nothing_to_repair(tmp_path: Path) -> None:
     """An intact home is not changed."""
     home, _ = made(tmp_path, is_ingested=True)
@@ -160,6 +161,7 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
     alive.close()
 
 
+@pytest.mark.slow
 def test_damaged_content(tmp_path: Path) -> None:
     """A session with damaged content cannot be read, with a clear error; the other session can be read, and facts are
     unchanged.

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import agentobs
 from agentobs.agent import tool
 from agentobs.records.facts import ToolResult, ToolUse
@@ -97,6 +99,7 @@ def look(where: str) -> str:
     return f"nothing {where}"
 
 
+@pytest.mark.slow
 def test_the_loop_replaces_a_repeated_id(tmp_path: Path) -> None:
     """If the agent loop replaces a repeated ID, the call with the model's ID and the result with the loop's ID are
     joined.

@@ -211,6 +211,7 @@ def test_no_function_without_arguments_returns_the_home(home: Home) -> None:
                 assert str(home.path) not in repr(list(worker.run(f"FROM {name}()").rows)), name
 
 
+@pytest.mark.slow
 def test_processor_time_is_limited_as_well(home: Home) -> None:
     """A query is killed if it uses too much processor time, even if no result is read from it, and the error names the
     reason.
@@ -412,6 +413,7 @@ def test_invalid_rows_are_errors(packed: Any) -> None:
         row_of(packed)
 
 
+@pytest.mark.slow
 def test_the_worker_has_given_up_its_rights(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +487,7 @@ def test_a_worker_runs_one_query_at_a_time(home: Home) -> None:
         assert not worker.is_alive
 
 
+@pytest.mark.slow
 def test_opening_errors_equal_those_of_connect(tmp_path: Path) -> None:
     """Without recordings, or with a foreign file, a worker raises the errors of `connect`."""
     with pytest.raises(HomeError, match="no recordings found"):

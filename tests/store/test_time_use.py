@@ -155,6 +155,7 @@ def trees(draw: st.DrawFn) -> list[Interval]:
     return draw(st.permutations(made))
 
 
+@pytest.mark.slow
 @given(trees())
 def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
     """In every tree, the segments of the critical path follow each other without a gap from start to end."""

@@ -95,6 +95,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
         assert set(after) <= set(before), offset
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_affects_only_its_record(tmp_path: Path) -> None:
     """A damaged segment is ingested with all its recorded rows, except those of the damaged record."""
     home, segment_id = recorded(tmp_path)

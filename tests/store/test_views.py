@@ -375,6 +375,7 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
     assert sorted(r["lane"] for r in rows if r["kind"] == "permission") == ["main/a", "main/b"]
 
 
+@pytest.mark.slow
 def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
     """A session whose end could not be written is `incomplete`, not `crashed`, because its process kept running.
 

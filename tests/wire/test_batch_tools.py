@@ -171,6 +171,7 @@ def test_tools_in_a_batch_are_those_of_ordinary_responses(
         assert "Ada" not in str(rows("FROM event_log WHERE session_id = $session", 1))
 
 
+@pytest.mark.slow
 def test_limits_are_unknown_in_a_session_that_did_not_create_the_batch(
     tmp_path: Path, recorded: list[Exchange]
 ) -> None:

@@ -174,6 +174,7 @@ def response_text(exchange: Exchange) -> str:
     return "\n".join(block["text"] for block in content if block["type"] == "text")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_the_loop_continues_every_truncated_response(number: int) -> None:
     """The first truncated response is discarded and requested again with a higher limit; the second truncated response

@@ -73,6 +73,7 @@ def test_old_results_are_trimmed_first() -> None:
     assert requests[-1]["messages"][1]["content"][0] == THOUGHT
 
 
+@pytest.mark.slow
 def test_the_oldest_groups_are_dropped_second() -> None:
     """If no result can be trimmed, a few of the oldest groups are dropped; the first prompt stays, and each remaining
     call has its result.

@@ -310,6 +310,7 @@ def test_the_provider_pauses_after_its_own_compaction() -> None:
     assert [message["role"] for message in conversation.messages[-2:]] == ["assistant"] * 2
 
 
+@pytest.mark.slow
 def test_a_manual_compaction_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that ended with a manual compaction is resumed with the compacted conversation, even if the user also
     compacted another conversation of the session.

@@ -77,6 +77,7 @@ def compactions(events: list[Event]) -> list[tuple[str, tuple[str, ...]]]:
     return [(e.trigger, e.methods) for e in of_kind(events, Compaction)]
 
 
+@pytest.mark.slow
 def test_a_compaction_is_forced_at_95_percent(tmp_path: Path) -> None:
     """80% is reported once; at 95%, the conversation is compacted although it is below the threshold.
 

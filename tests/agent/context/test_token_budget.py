@@ -36,6 +36,7 @@ def test_end_of_nudging(spent_tokens: int, nudged_at: list[int], ending: str | N
     assert token_budget.ending_reason(10_000, spent_tokens, nudged_at) == ending
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20_000), st.lists(st.integers(0, 3000), min_size=60, max_size=60))
 def test_nudges_are_limited(budget: int, gains: list[int]) -> None:
     """The number of nudges is limited, even if the model writes very little after each nudge."""

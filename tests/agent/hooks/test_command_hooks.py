@@ -69,6 +69,7 @@ def test_exit_code_2_blocks_with_a_reason() -> None:
     assert answer(Command("exit 2")).outcome == "blocking"
 
 
+@pytest.mark.slow
 def test_exit_code_2_blocks_after_100_mb_of_output() -> None:
     """Exit code 2 blocks the call even after 100 MB of output, and memory usage does not grow because excess output is
     discarded.
@@ -174,6 +175,7 @@ def test_a_program_that_hangs_is_killed(tmp_path: Path, line: str) -> None:
     assert [has_ended(int(each)) for each in left.read_text().split()] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_program_may_clean_up(tmp_path: Path) -> None:
     """After the timeout, a program can clean up, because it is terminated before it is killed."""
     left = tmp_path / "left"

@@ -195,6 +195,7 @@ def test_any_answer_is_parsed(answer: Any, event: HookEvent) -> None:
     assert {name for name, done in does.items() if done} <= ALLOWED_EFFECTS[event]
 
 
+@pytest.mark.slow
 @given(
     st.binary()
     | ANY_VALUE.map(lambda value: json.dumps(value).encode())

@@ -176,6 +176,7 @@ def small_model_calls(events: list[Any], records: list[Any]) -> tuple[int, list[
     return calls, [each.get("certainty") for each in answer["usage"]]
 
 
+@pytest.mark.slow
 def test_usage_of_an_agent_hook_that_timed_out_counts() -> None:
     """If an agent hook times out, the usage of its complete responses counts, and so does the known usage of its
     partial response.

@@ -74,6 +74,7 @@ def test_every_call_gets_one_decision(
     assert all(rule.behavior == "allow" for rule in permissions.stripped)
 
 
+@pytest.mark.slow
 @given(some_calls, some_permissions, st.randoms(use_true_random=False))
 def test_the_order_of_rules_does_not_matter(
     call: Call, permissions: Permissions, random_order: Any

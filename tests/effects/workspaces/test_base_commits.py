@@ -133,13 +133,11 @@ def submodule(origin: Path, clone: Path) -> None:
     git(clone.parent, "submodule", "--quiet", "add", str(origin), clone.name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cloned",
     mark_all_but_first(
         [whole_clone, shallow_clone, borrowing_clone, working_tree, submodule],
         pytest.mark.slow,
-        kept=2,
     ),
 )
 def test_any_clone_with_the_commit_supplies_the_files(
@@ -166,6 +164,7 @@ def test_any_clone_with_the_commit_supplies_the_files(
     assert frozen(recorded, clone / "again")[0].source.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_files_are_those_that_were_recorded_byte_for_byte(tmp_path: Path, home: Path) -> None:
     """Submodules, Git LFS, line endings, keywords, odd names, a rebase in progress; no filter and no hook runs."""
     root = tmp_path / "root"
@@ -250,6 +249,7 @@ def test_a_missing_commit_is_one_error_and_fetching_it_helps(tmp_path: Path, hom
         Scratch(outside, tmp_path / "no-repository")
 
 
+@pytest.mark.slow
 def test_another_repository_can_be_named(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +454,7 @@ def hostile(folder: Path, root: Path, entries: bytes, base: str | None = None) -
     return RecordedWorkspace(folder / "workspace.bundle", tree, None, base=base or head)
 
 
+@pytest.mark.slow
 def test_a_hostile_fixture_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
     """Paths with dots, `.git`, a file below a link, and an object that is something else."""
     root, outside = tmp_path / "root", tmp_path / "outside"
@@ -498,6 +499,7 @@ def test_a_base_that_is_not_a_commit_is_refused(tmp_path: Path, home: Path) -> N
             Scratch(dataclasses.replace(workspace, base=base), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_object_whose_hash_does_not_fit_is_refused(tmp_path: Path, home: Path) -> None:
     """A file and a directory of the repository have the content of another one, or cannot be read."""
     root = tmp_path / "root"

@@ -228,6 +228,7 @@ def test_why_a_line_is_there(shell: Shell) -> None:
     assert (ended.code, "before the first recorded state" in ended.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_who_wrote_the_lines(shell: Shell) -> None:
     """Lines name session, turn and prompt, even in a renamed file; lines that no session wrote have none."""
     by_call = "by a tool call"
@@ -276,6 +277,7 @@ def test_an_unknown_cause_is_stated(shell: Shell) -> None:
     assert calls(why(shell, "mess", "--file", "mix.txt")) == []
 
 
+@pytest.mark.slow
 def test_content_is_shown_on_request_only(shell: Shell, tmp_path: Path) -> None:
     """Arguments, inputs and changed lines need --content; without it, an SVG has no paths and titles either."""
     secret = ("echo passed", "+passed", "sh check.sh")
@@ -394,6 +396,7 @@ def test_names_with_escapes_and_long_files(
     assert not list((tmp_path / "home" / "workspaces").glob("*/derived-*"))
 
 
+@pytest.mark.slow
 def test_two_sessions_record_one_directory_at_the_same_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

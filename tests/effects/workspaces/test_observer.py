@@ -144,6 +144,7 @@ TWO: Script = {
 }
 
 
+@pytest.mark.slow
 def test_concurrent_sub_agents_never_get_the_change_of_the_other(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ LATE: Script = {
 }
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_ends_after_the_response_is_late(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_snapshot_that_ends_after_the_response_is_late(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_the_start_is_what_the_agent_found(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
@@ -250,6 +253,7 @@ def test_the_start_is_what_the_agent_found(
     assert changed == ([] if is_slow else [("a.txt", "deleted")])
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_snapshots_but_not_the_agent(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

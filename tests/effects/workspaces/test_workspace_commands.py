@@ -140,6 +140,7 @@ def test_a_state_that_is_not_exact_is_noted(
     assert "files changed while they were recorded" in shown
 
 
+@pytest.mark.slow
 def test_work_of_the_user_is_not_replaced(
     shell: Shell, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

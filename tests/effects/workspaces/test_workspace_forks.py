@@ -303,6 +303,7 @@ def test_a_fork_that_was_killed_counts_with_its_maximum(
     assert rows[2]["problem"].startswith("not started: $")
 
 
+@pytest.mark.slow
 def test_a_comparison_that_does_not_start_leaves_no_directory(
     session: Session, shell: Shell, tmp_path: Path
 ) -> None:
@@ -318,6 +319,7 @@ def test_a_comparison_that_does_not_start_leaves_no_directory(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 def test_a_fork_stops_before_its_limit(session: Session, shell: Shell, tmp_path: Path) -> None:
     """The request that could exceed the limit is not sent; the command ends, and the error states what was spent."""
     out = tmp_path / "out"
@@ -359,6 +361,7 @@ def test_bad_input_is_one_error_before_anything_is_sent(
     assert session.provider.requests == []
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_before_its_first_request_says_why(
     session: Session, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

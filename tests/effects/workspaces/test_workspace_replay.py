@@ -114,6 +114,7 @@ def test_a_command_is_replayed_in_the_recorded_files(
     assert files_of(session.folder / "project") == session.end
 
 
+@pytest.mark.slow
 def test_files_that_differ_at_the_end_are_a_divergence(
     frozen: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_files_that_differ_at_the_end_are_a_divergence(
         run_command(frozen).check()
 
 
+@pytest.mark.slow
 def test_the_marker_runs_a_command_in_the_recorded_files(
     frozen: Path, pytester: pytest.Pytester
 ) -> None:
