@@ -6,7 +6,7 @@ of its cases; the page is then written to build/scorecard.md, and the duration o
 
 Each finished step is kept in build/soak/. A run that was interrupted continues with the next step if it is started
 again at the same commit and scale. A step that failed has finished as well. `--fresh` starts over, and `--steps` runs
-the named steps again.
+the named steps again. The slow tests and the tests in the browser, which make CI short, run only if they are named.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Step:
     command: tuple[str, ...]
     is_scaled: bool = True
     """Whether its duration depends on the scale."""
+    is_optional: bool = False
+    """Whether it runs only if it is named."""
 
 
 def steps(scale: float) -> Iterator[Step]:
@@ -104,8 +106,11 @@ def steps(scale: float) -> Iterator[Step]:
         yield Step(name, (*pytest, "-m", "soak", *paths))
     others = [f"--ignore={path}" for paths in (*LONG.values(), COUNTED) for path in paths]
     yield Step("other tests", (*pytest, "-m", "soak", *others))
-    yield Step(SLOW_STEP, (*plain, "-m", "(slow or crash) and not soak"), is_scaled=False)
-    yield Step(BROWSER_STEP, (*plain, "-m", "browser", "tests/browser"), is_scaled=False)
+    yield Step(
+        SLOW_STEP, (*plain, "-m", "(slow or crash) and not soak"), is_scaled=False, is_optional=True
+    )
+    browser = (*plain, "-m", "browser", "tests/browser")
+    yield Step(BROWSER_STEP, browser, is_scaled=False, is_optional=True)
     yield Step("counted tests", (*pytest, "-m", "soak or not soak", *COUNTED))
     seeds = ("--seeds", str(max(round(SEEDS * scale), 1)), "--first", str(FIRST_SEED))
     simulation = ("env", "PYTHONHASHSEED=0", python, "-m", "tests.simulation", *seeds)
@@ -156,7 +161,8 @@ def main() -> int:
     hours = sum(step.whole_seconds for step in ended) / 3600
     print(f"Written to {path}. All cases of these steps take about {hours:.1f} hours.")
     is_failed = any(step.failed for step in ended)
-    return 1 if is_failed or len(ended) < len(options.steps or known) else 0
+    wanted = options.steps or [step.name for step in known if not step.is_optional]
+    return 1 if is_failed or set(wanted) - {step.name for step in ended} else 0
 
 
 def publish(
@@ -191,10 +197,10 @@ def run_steps(
         known: all steps.
         finished: the steps that have finished in earlier runs; each step that finishes is added at once.
         measure: runs a step; None if it was killed or interrupted.
-        names: the steps to run, even if they have finished; None for all that have not finished.
+        names: the steps to run, even if they have finished; None for all that are not optional and have not finished.
     """
     for step in known:
-        if step.name not in names if names else finished.load(step.name):
+        if step.name not in names if names else step.is_optional or finished.load(step.name):
             continue
         print(f"== {step.name}: {' '.join(step.command)}", flush=True)
         if (ended := measure(step)) is None:

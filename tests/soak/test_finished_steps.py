@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,15 @@ def test_named_steps_run_again(tmp_path: Path) -> None:
     found = run_steps(STEPS, finished, measuring(started), ["two"])
     assert started == ["two"]
     assert [each.name for each in found] == ["one", "two"]
+
+
+def test_an_optional_step_runs_only_if_it_is_named(tmp_path: Path) -> None:
+    started: list[str] = []
+    known = [STEPS[0], replace(STEPS[1], is_optional=True)]
+    finished = FinishedSteps(tmp_path, "c0ffee", 1)
+    assert run_steps(known, finished, measuring(started)) == [ended("one")]
+    assert run_steps(known, finished, measuring(started), ["two"]) == [ended("one"), ended("two")]
+    assert started == ["one", "two"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "one"}'])
