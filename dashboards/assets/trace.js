@@ -27,7 +27,9 @@
   async function part(path, signal, body = null) {
     const content = body && { method: "POST", body, headers: { "x-agentobs": "part" } };
     const response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal, ...content });
-    if (response.redirected || !response.ok) throw new Error(`the server responded with status ${response.status}`);
+    if (response.redirected || !response.ok) {
+      throw Object.assign(new Error(`the server responded with status ${response.status}`), { status: response.status });
+    }
     const place = document.createElement("template");
     // The server escaped all text in it.
     place.innerHTML = await response.text();
@@ -143,8 +145,9 @@
       document.dispatchEvent(new CustomEvent("agentobs:step", { detail: step }));
     } catch (error) {
       if (error.name === "AbortError") return;
-      // Without a response, a page load would only replace this page by an error of the browser.
-      if (error instanceof TypeError) showProblem(error);
+      // Without a response, a page load would only replace this page by an error of the browser. A dashboard that is
+      // ending responds with 503.
+      if (error instanceof TypeError || error.status >= 500) showProblem(error);
       else if (push) location.assign(`${base}?${query}`);
     }
   }
