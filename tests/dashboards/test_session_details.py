@@ -128,8 +128,8 @@ def test_the_duration_names_the_time_in_interactions(
     assert f"{tile[2]} passed between interactions" in shown
     busy = a_home(tmp_path / "busy")
     talk = WireConversation()
-    talk.says("Hello.", takes=20 * SECOND)
-    record(busy, talk.whole())
+    talk.says("Hello.", takes=200 * SECOND)
+    record(busy, [*talk.records, end(1, T0 + 201 * SECOND)])
     with serving(busy) as client:
         assert "in interactions" not in client.get(f"/sessions/{SESSION}").words
 
