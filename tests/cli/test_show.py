@@ -253,9 +253,7 @@ def test_a_session_that_was_not_searched_has_no_sign_of_no_cause(
     home = a_home(tmp_path)
     record(home, [start(1, "clean"), attempt(1, 1), end(1)])
     shell = Shell(home.path, capsys)
-    hint = (
-        "sessions without a cause were not searched for failure signatures; --attention shows them"
-    )
+    hint = "failure signatures were not searched; --attention shows them"
     alone = shell("sessions")
     assert " cause " not in alone.out
     assert alone.err.strip() == hint

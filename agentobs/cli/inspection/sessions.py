@@ -329,9 +329,7 @@ SCREEN_ROWS = 30
 """The number of rows after which the failure is printed again. Our choice: a small terminal."""
 LONG_ROWS = 100
 """The number of turns and steps above which a session is long. Our choice: about three screens."""
-UNSEARCHED = (
-    "sessions without a cause were not searched for failure signatures; --attention shows them"
-)
+UNSEARCHED = "failure signatures were not searched; --attention shows them"
 """The hint below a list in which sessions have no known cause."""
 TITLE_WIDTH = 50
 """The maximum length of a title in a table, in characters. Our choice."""
