@@ -319,7 +319,7 @@ def _start_job(find: Callable[[Any], Any], argument: Any, *, is_task: bool = Fal
     return job
 
 
-_start_task = functools.partial(_start_job, is_task=True)  # without a frame of its own
+_start_task = functools.partial(_start_job, is_task=True)  # a partial adds no frame to the stack
 
 
 def install(starter_arguments: Callable[[Any], tuple[Values, bool]]) -> None:

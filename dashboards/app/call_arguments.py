@@ -1,9 +1,11 @@
-"""The main arguments of tool calls, such as a command or a path: content, so it is only read after a click."""
+"""The main arguments of tool calls, such as a command or a path, and the prompts of interactions: content, so it is
+only read after a click.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -17,6 +19,7 @@ from dashboards.app.content_forms import Fields, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.site import session_named, site_of
+from dashboards.app.store_view import Row
 from dashboards.app.trace import MOST_CHARACTERS, matching_nodes
 from dashboards.content.message_view import message
 from dashboards.content.visible_text import message_of
@@ -64,16 +67,16 @@ def _without_directory(text: str) -> str:
 
 
 def arguments_of(opened: OpenedSession, nodes: Iterable[Node], home: Content) -> dict[int, str]:
-    """Return the main arguments of tool calls by the numbers of their nodes; those that cannot be read are left out."""
+    """Return the main arguments of tool calls and the prompts of interactions by the numbers of their nodes; those that
+    cannot be read are left out.
+    """
+    nodes = list(nodes)
+    found = _prompts_of(opened, nodes, home)
     calls: dict[str, list[Node]] = {}
     for node in nodes:
         if node.kind in ("tool", "agent") and node.step is not None and node.step["attempt_id"]:
             calls.setdefault(str(node.step["attempt_id"]), []).append(node)
-    found: dict[int, str] = {}
-    if not calls:
-        return found
-    key: dict[str, Any] = {"session_id": opened.session_id, "attempt_ids": list(calls)}
-    for row in opened.view.store.rows("internal/responses", **key).dicts():
+    for row in _places(opened, calls):
         answer = home.answer(row)
         if isinstance(answer, Withheld):
             continue
@@ -88,8 +91,39 @@ def arguments_of(opened: OpenedSession, nodes: Iterable[Node], home: Content) ->
     return found
 
 
+def _prompts_of(opened: OpenedSession, nodes: Iterable[Node], home: Content) -> dict[int, str]:
+    """Return the prompts of interactions by the numbers of their nodes: the last prompt in their first request."""
+    first: dict[str, int] = {}
+    for node in nodes:
+        if node.kind == "interaction" and (request := _first_request(opened, node)) is not None:
+            first[request] = node.number
+    prompts = {first[row["attempt_id"]]: home.prompt(row) for row in _places(opened, first)}
+    return {number: text for number, text in prompts.items() if isinstance(text, str) and text}
+
+
+def _first_request(opened: OpenedSession, interaction: Node) -> str | None:
+    """Return the ID of the first request of the agent itself in an interaction; None if there is none."""
+    pending = list(interaction.children)
+    requests = []
+    while pending:
+        node = opened.tree.node(pending.pop())
+        if node.kind == "request" and node.lane == interaction.lane and node.turn is not None:
+            requests.append(node)
+        elif node.kind == "group":
+            pending += node.children
+    return min(requests, key=lambda each: each.number).step_id if requests else None
+
+
+def _places(opened: OpenedSession, attempt_ids: Collection[str]) -> Iterable[Row]:
+    """Return where the content of attempts is."""
+    if not attempt_ids:
+        return ()
+    key: dict[str, Any] = {"session_id": opened.session_id, "attempt_ids": list(attempt_ids)}
+    return opened.view.store.rows("internal/responses", **key).dicts()
+
+
 def arguments(request: Request, fields: Fields) -> Response:
-    """Return the first characters of the main arguments of calls, by the numbers of their nodes."""
+    """Return the first characters of the main arguments of calls and of prompts, by the numbers of their nodes."""
     with CONTENT_SLOTS, site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
         wanted = map(whole_number, fields.get("numbers", "").split(",")[:MOST_SHOWN])

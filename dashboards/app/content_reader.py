@@ -18,6 +18,7 @@ from agentobs.errors import AgentobsError
 from agentobs.recording.journal.home import Home
 from agentobs.recording.vault.vault import Vault, text_bytes
 from agentobs.records.exchanges import Answer, Question
+from agentobs.store.session_texts import prompt_of, prompt_title
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -53,6 +54,14 @@ class Content:
     def answer(self, attempt: Row) -> Answer | Withheld:
         """Return the response of an attempt as it arrived, except for redacted secrets."""
         return self._read(attempt, "response_content", lambda vault, at: vault.answer(at))
+
+    def prompt(self, attempt: Row) -> str | Withheld:
+        """Return the last prompt in the request of an attempt, without the parts that a client added; "" if it has
+        none.
+        """
+        return self._read(
+            attempt, "request_content", lambda vault, at: prompt_title(prompt_of(vault, at))
+        )
 
     def tool_execution(self, result: Row) -> dict[str, Any] | Withheld:
         """Return `input` and `result` of a tool call that was executed, given the row of its result."""

@@ -245,6 +245,11 @@ def rows_of(
         limit=limit,
         offset=(query.page - 1) * PAGE_SIZE,
     )
+    return _with_errors(rows)
+
+
+def _with_errors(rows: Sequence[Row]) -> list[Row]:
+    """Return rows of the list, each with its last error in words."""
     parts = [_error_parts(row) for row in rows]
     return [
         {**row, "error_parts": found, "error_text": "".join(text for text, _ in found)}
@@ -279,17 +284,13 @@ def first_to_open(
     view: View, query: ListQuery, chosen_filter: Filter, rows: Sequence[Row], totals: Row
 ) -> Row | None:
     """Return the failed session that comes first in the order ATTENTION, in words why it ended and why it comes first,
-    and the ID of the newest failed session; None as this ID if it is the same session.
+    and the newest failed session with why it ended; None as the newest one if it is the same session.
 
     None if the list has this order, or if no failed session is on its page.
     """
     if query.sort == ATTENTION or not any(each["status"] in FAILED for each in rows):
         return None
     [first] = rows_of(view, replace(query, sort=ATTENTION, page=1), chosen_filter, limit=1)
-    error, reason = first["error_text"], first["reason"]
-    is_limit = (first["signature"] or "").startswith("result:")
-    cause = reason if is_limit and reason else error or reason or ENDINGS.get(first["status"])
-    words = FAILED.get(first["status"], first["status"])
     failed, newest = totals["failed"], totals["newest_failed"]
     is_newest = newest == first["session_id"]
     rank = "the only failed session"
@@ -298,10 +299,27 @@ def first_to_open(
         rank = f"the {known}{' and the newest' if is_newest else ''} of {failed:,} failed sessions"
     return {
         **first,
-        "why": f"{words}: {cause}" if cause else words,
+        "why": _why(first),
         "rank": rank,
-        "newest": None if is_newest else newest,
+        "newest": None if is_newest else _newest(view, newest, rows),
     }
+
+
+def _newest(view: View, session_id: str, rows: Sequence[Row]) -> Row:
+    """Return the newest failed session and in words why it ended; it is read if it is not one of the rows."""
+    key = {"session_id": session_id, "sort": "started", "limit": 1, "offset": 0}
+    listed = [row for row in rows if row["session_id"] == session_id]
+    [newest] = listed or _with_errors(view.named("listing/page", **key))
+    return {**newest, "why": _why(newest)}
+
+
+def _why(row: Row) -> str:
+    """Return in words why a failed session ended."""
+    error, reason = row["error_text"], row["reason"]
+    is_limit = (row["signature"] or "").startswith("result:")
+    cause = reason if is_limit and reason else error or reason or ENDINGS.get(row["status"])
+    words = FAILED.get(str(row["status"]), str(row["status"]))
+    return f"{words}: {cause}" if cause else words
 
 
 def totals_of(view: View, chosen_filter: Filter) -> Row:
@@ -362,6 +380,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             ),
             first_to_open=first_to_open(view, query, chosen_filter, rows, totals),
             endings=ENDINGS,
+            failed_statuses=FAILED,
             titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
             unsearched=search.unread,
             unreadable=search.unreadable,
@@ -408,7 +427,7 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
         found_rows = [
             {
                 **row,
-                "signatures": row["fired"],
+                "signatures": row["fired"] if row["is_checked"] else None,
                 "started": _iso(row["started_ns"]),
                 "failed_calls": failed.get(row["session_id"], 0),
             }

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,11 +14,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from agentobs.records.display import seconds
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
-from agentobs.store.analysis.wall_time import interaction_times, longest_own_stretch
+from agentobs.store.analysis.wall_time import (
+    Split,
+    interaction_times,
+    longest_own_stretch,
+    time_between,
+)
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
@@ -43,7 +50,7 @@ from dashboards.panels.failure_groups import (
     failures_of_failed_agent,
     session_failures,
 )
-from dashboards.panels.failure_words import failure_note, failure_words, unfinished_turns
+from dashboards.panels.failure_words import failure_reason, unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
@@ -81,6 +88,8 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
 """The tabs by their name in the URL: their titles and figures."""
 Listed = tuple[int, ShownNode | None, bool]
 """A row of the longest steps: its time in nanoseconds, its step, and whether it is agent code after this step."""
+LEAST_PAUSE = 1_000_000_000
+"""The shortest time outside of interactions that the tile with the duration names, in nanoseconds. Our choice."""
 WINDOW_TURNS = 25
 """The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
 
@@ -96,6 +105,8 @@ def session(request: Request) -> Response:
         query = request.query_params
         kept = content_state(view.store, session_id)
         shown = shown_failure(opened.failure, opened.restored)
+        reason = failure_reason(shown.row) if shown else None
+        times = cache(lambda: interaction_times(view.store, session_id))
         tab = query.get("tab", "") if query.get("tab") in TABS else TRACE
         if tab == TRACE and query.get("turn") and "step" not in query:
             step_id = step_of_turn(opened.tree, query["turn"], query.get("agent") or "main")
@@ -118,14 +129,16 @@ def session(request: Request) -> Response:
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
-            failure_words=failure_words(shown.row) if shown else "",
-            failure_note=failure_note(shown.row) if shown else "",
+            failure_words=reason.words if reason else "",
+            failure_note=reason.note if reason else "",
+            reason=reason.text if reason and opened.about["reason"] else opened.about["reason"],
             failed_steps=_failed_counts(opened.tree),
             own_turns=_own_turns(opened),
             unfinished_turns=unfinished_turns(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
             git=first_of(opened.cached_rows("internal/session_git")),
             spent=first_of(opened.cached_rows("cost_by_session")),
+            active=_time_in_interactions(opened, times),
             content_state=kept,
             imported_from=kept["source"] if kept["source"] not in (None, "recorded") else None,
             losses=_losses(view, session_id),
@@ -133,7 +146,7 @@ def session(request: Request) -> Response:
             link=_link,
             most=MOST_ROWS,
             **(_TAB_VALUES[tab](opened, query) if tab in _TAB_VALUES else {}),
-            **_panel_values(opened, TABS[tab][1], query),
+            **_panel_values(opened, TABS[tab][1], query, times),
         )
 
 
@@ -216,7 +229,10 @@ def _step_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
 
 
 def _panel_values(
-    opened: OpenedSession, names: Sequence[str], query: Mapping[str, str]
+    opened: OpenedSession,
+    names: Sequence[str],
+    query: Mapping[str, str],
+    times: Callable[[], Sequence[Split]],
 ) -> dict[str, Any]:
     """Return the panels of a tab; the waterfall may show a part of the session."""
     view, window, turns = opened.view, None, []
@@ -237,6 +253,7 @@ def _panel_values(
             if "waterfall" in names
             else {"internal/session": [opened.about]},
             agents=opened.agents,
+            times=times,
         ),
     )
     return {
@@ -431,6 +448,27 @@ def _own_turns(opened: OpenedSession) -> int | None:
     lanes = [row["lane"] for row in opened.cached_rows("session_turns")]
     own = lanes.count("main")
     return None if own == len(lanes) else own
+
+
+def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Split]]) -> str:
+    """Return how much of the duration of a session was in interactions and how much between them, in words; empty if
+    nearly all of it was in interactions, or if none are known.
+    """
+    duration = opened.about["duration_ns"]
+    if duration is None:
+        return ""
+
+    def compute() -> tuple[int, int]:
+        splits = times()
+        return sum(split.wall_ns for split in splits), time_between(splits)
+
+    wall, idle = opened.cache.get("time in interactions", compute)
+    outside = duration - wall
+    # Interactions at the same time can take longer in total than the session.
+    if not wall or outside < LEAST_PAUSE or duration > 100 * outside:
+        return ""
+    between = f", {seconds(idle)} between them" if idle >= LEAST_PAUSE else ""
+    return f"{seconds(wall)} in interactions{between}"
 
 
 def _failed_counts(tree: TraceTree) -> dict[str, Any]:

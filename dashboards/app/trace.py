@@ -343,6 +343,8 @@ def _name(shown: ShownNode) -> str:
         return shown.label
     if shown.agent:
         return shown.agent
+    if node.kind == "interaction":
+        return f"interaction {node.ordinal:,}"
     return shown.label or node.kind.replace("_", " ")
 
 
@@ -356,8 +358,10 @@ def _searchable(shown: ShownNode) -> str:
     node = shown.node
     step: Mapping[str, Any] = node.step or {}
     turn = "" if node.turn is None else f"turn {node.turn} turn={node.turn}"
+    kind = node.kind.replace("_", " ")
     words = (
-        node.kind.replace("_", " "), shown.label, shown.lane, node.lane, shown.agent, shown.detail, node.step_id, turn,
+        kind if node.ordinal is None else f"{kind} {node.ordinal}",
+        shown.label, shown.lane, node.lane, shown.agent, shown.detail, node.step_id, turn,
         step.get("outcome"), step.get("stop_reason"), "failed" if node.is_failed else "",
     )  # fmt: skip
     return "\n".join(str(word) for word in words if word).casefold()

@@ -30,8 +30,8 @@
   }
   document.addEventListener("toggle", (event) => makeScrollersFocusable(event.target), true);
 
-  // After consent, rows of tool calls show the first characters of their main argument.
-  const ROWS = ["tool", "agent"].map((kind) => `[data-session] a.${kind}[data-number]:not([data-argument])`).join();
+  // After consent, rows of tool calls show the first characters of their main argument, and interactions of their prompt.
+  const ROWS = ["tool", "agent", "interaction"].map((kind) => `[data-session] a.${kind}[data-number]:not([data-argument])`).join();
   const MOST_ROWS = 200;
   async function showArguments() {
     if (!consent.get()) return;

@@ -55,6 +55,30 @@ def run_result(result: str, turns: int | None = None) -> str:
     return f"{words} ({count(turns, 'turn')})" if result == "error_max_turns" and turns else words
 
 
+class FailureReason(NamedTuple):
+    """Why a session failed, for the header and the banner of its page."""
+
+    words: str
+    """In words how the request failed that failed the session; empty if another step failed."""
+    note: str
+    """What the banner adds to the failed step; empty if there is nothing to add."""
+    text: str
+    """Both in one line, as in `agentobs sessions`."""
+
+
+def failure_reason(row: Mapping[str, Any]) -> FailureReason:
+    """Return why a session failed.
+
+    Args:
+        row: the row of `failures`, with the original texts.
+    """
+    words, note = failure_words(row), failure_note(row)
+    if row["cause"] == "result" and row["reason"]:
+        return FailureReason(words, note, str(row["reason"]))
+    text = "; ".join(filter(None, (words, note))) if words else str(row["summary"] or "")
+    return FailureReason(words, note, text)
+
+
 def failure_words(row: Mapping[str, Any]) -> str:
     """Return in words how the request failed that failed a session; empty if another step failed.
 

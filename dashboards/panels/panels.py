@@ -23,6 +23,7 @@ from agentobs.store.analysis.wall_time import (
     TimeSlice,
     has_unseen_waits,
     interaction_times,
+    time_between,
     total_by_part,
 )
 from agentobs.store.port import Store
@@ -126,6 +127,7 @@ def session_panels(
     names: Collection[str] = SESSION_PANELS,
     known: Mapping[str, Sequence[Row]] = MappingProxyType({}),
     agents: Mapping[str, str] | None = None,
+    times: Callable[[], Sequence[Split]] | None = None,
 ) -> list[Panel]:
     """Return the panels of one session; panels without data are omitted.
 
@@ -137,6 +139,7 @@ def session_panels(
         names: the panels to return, of SESSION_PANELS.
         known: the rows of named queries that were read before, with the original names.
         agents: the display names of the lanes, if they were read before.
+        times: returns the times of the interactions, if the caller needs them too.
     """
 
     @cache
@@ -152,7 +155,7 @@ def session_panels(
 
     @cache
     def splits() -> Sequence[Split]:
-        return interaction_times(store, session_id)
+        return interaction_times(store, session_id) if times is None else times()
 
     panels: dict[str, Callable[[], Panel | None]] = {
         "waterfall": lambda: _waterfall(query("session_waterfall"), splits(), window, lanes()),
@@ -367,10 +370,7 @@ def _split(
 
 def _between(splits: Sequence[Split]) -> str:
     """Return the time between interactions, in words; empty if it is less than a second."""
-    idle, end = 0, splits[0].started_ns
-    for split in splits:
-        idle += max(split.started_ns - end, 0)
-        end = max(end, split.started_ns + split.wall_ns)
+    idle = time_between(splits)
     return f" Between the interactions, {seconds(idle)} passed." if idle >= SECOND else ""
 
 

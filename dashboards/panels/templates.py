@@ -155,14 +155,10 @@ def cost(row: Mapping[str, Any], *, is_exact: bool = False) -> Markup:
     money = display.exact_money(value) if is_exact else display.money(value)
     if not any(kinds):
         return Markup('<span class="money">{}</span>').format(money)
-    notes = [each for each, is_so in zip(_UNCERTAINTIES, kinds, strict=True) if is_so]
-    return Markup(
-        '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
-    ).format(
-        uncertainty_note(row),
-        " ".join(sign for sign, _ in notes),
-        money,
-        ", ".join(word for _, word in notes),
+    signs = " ".join(sign for sign, is_so in zip(_UNCERTAINTIES, kinds, strict=True) if is_so)
+    label = Markup(' <span class="doubt">estimated</span>') if kinds[1] else ""
+    return Markup('<span class="money" title="{}">{} {}{}</span>').format(
+        uncertainty_note(row), signs, money, label
     )
 
 
@@ -176,16 +172,14 @@ def output_tokens(row: Mapping[str, Any], unit: str = "") -> str | Markup:
     count = display.text(row["output_tokens"]) + unit
     if not display.has_partial_counts(row) or row["output_tokens"] is None:
         return count
-    return Markup(
-        '<span class="money" title="{}">≥ {} <span class="doubt">at least</span></span>'
-    ).format(
+    return Markup('<span class="money" title="{}">≥ {}</span>').format(
         f"at least {count}: a response was cut, and the provider had reported only these tokens",
         count,
     )
 
 
-_UNCERTAINTIES = (("≥", "at least"), ("≈", "estimated"))
-"""The signs and labels of a lower bound and of an estimate."""
+_UNCERTAINTIES = ("≥", "≈")
+"""The signs of a lower bound and of an estimate."""
 
 
 def byte_count(value: int | None) -> str:

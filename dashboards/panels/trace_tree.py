@@ -58,6 +58,8 @@ class Node:
     """The lane of the sub-agent that it is or started."""
     is_estimated: bool = False
     """Whether its duration is the time until the request with its result, because its run was not recorded."""
+    ordinal: int | None = None
+    """The number of an interaction in its session, from 1."""
 
     @property
     def is_denied(self) -> bool:
@@ -185,6 +187,9 @@ def trace_tree(rows: Sequence[Row], steps: Sequence[Row], failure: Row | None = 
             place = (node.step["lane"], node.step["turn"], node.step["id"])
             node.decision = decisions.get(place)
             node.is_failed = node.is_failed or node.is_denied
+    interactions = [each for each in filter(None, nodes) if each.kind == "interaction"]
+    for ordinal, node in enumerate(interactions, 1):
+        node.ordinal = ordinal
     _set_turns_of_waits(nodes)
     _set_parents(nodes, rows)
     for node in filter(None, nodes):

@@ -25,6 +25,7 @@ from agentobs.store.port import Store
 from dashboards.content.session_content import SessionContent
 from dashboards.drawing import css, svg
 from dashboards.figures.phrases import count
+from dashboards.panels.failure_words import failure_reason
 from dashboards.panels.panels import (
     Panel,
     RestoreNames,
@@ -121,15 +122,17 @@ def session_report(
     effects = _effects(store, session_id, content=content is not None)
     spent = next(iter(rows_of(store, "cost_by_session", session_id=session_id)), None)
     conversation = restore_names(rows_of(store, "conversation_sessions", session_id=session_id))
+    failure = shown_failure(
+        explain_failure(store, session_id, steps),
+        lambda rows: with_agents(restore_names(rows), agents),
+    )
     return page(
         "report_session.html",
         frame=_frame("Session report", made_ns, light),
         about=about,
         agents=agents,
-        failure=shown_failure(
-            explain_failure(store, session_id, steps),
-            lambda rows: with_agents(restore_names(rows), agents),
-        ),
+        failure=failure,
+        reason=failure_reason(failure.row).text if failure and about["reason"] else about["reason"],
         spent=spent,
         certainty=_certainty(spent),
         content_state=content_state(store, session_id),

@@ -12,13 +12,12 @@ import pytest
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
-from agentobs.cli.inspection.time_use import time_between
 from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
 from agentobs.store.analysis.shown_steps import shown_steps
-from agentobs.store.analysis.wall_time import Split
+from agentobs.store.analysis.wall_time import Split, time_between
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
@@ -245,6 +244,33 @@ def test_the_list_says_that_there_are_more_sessions(
         assert cut.err.strip() == "only the first 1 session is shown; --limit N shows more"
         assert len(cut.out.splitlines()) == (1 if form == ("--json",) else 2)
         assert shell("sessions", "--limit", "2", *form).err == ""
+
+
+def test_a_session_that_was_not_searched_has_no_sign_of_no_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--attention`, signatures are not searched: the cell of the cause is empty, or the whole column is left
+    out, and one line on standard error names the option. A searched session without findings has `-`.
+    """
+    home = a_home(tmp_path)
+    record(home, [start(1, "clean"), attempt(1, 1), end(1)])
+    shell = Shell(home.path, capsys)
+    hint = "failure signatures were not searched; --attention shows them"
+    alone = shell("sessions")
+    assert " cause " not in alone.out
+    assert alone.err.strip() == hint
+    record(home, [start(2, "broken"), attempt(2, 1), end(2, failed=True)])
+    head, *rows = shell("sessions").out.splitlines()
+    place = head.index("cause")
+    causes = {line.split()[1]: line[place:].split("  ")[0] for line in rows}
+    assert causes == {"clean": "", "broken": "ValueError"}
+    searched = shell("sessions", "--attention")
+    head, *rows = searched.out.splitlines()
+    place = head.index("cause")
+    assert {line[place:].split()[0] for line in rows} == {"-", "ValueError"}
+    assert searched.err == ""
+    assert shell("sessions", "--failed").err == ""
+    assert shell("sessions", "--json").err == ""
 
 
 @pytest.mark.slow

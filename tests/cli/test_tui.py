@@ -22,11 +22,12 @@ from agentobs.cli.terminal.transcript import Entry
 from agentobs.cli.tui.application import Browser, SessionList, _name_lines
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
-from agentobs.cli.tui.session_data import Listed, SessionData, tree
-from agentobs.cli.tui.session_screen import SessionScreen, _banner, _cost, _prompt
+from agentobs.cli.tui.session_data import Listed, Node, SessionData, tree
+from agentobs.cli.tui.session_screen import SessionScreen, _banner, _below, _cost, _details, _prompt
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import Label
+from agentobs.records.words import ESTIMATED_TIMES, UNSEEN_WAITS
 from agentobs.sink import Record
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
@@ -44,6 +45,7 @@ from tests.store.recordings import (
     start,
     tool,
 )
+from tests.store.wire_conversations import WireConversation
 
 CALL = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
 LONG = [{"type": "text", "text": "\n".join(f"word {at}" for at in range(30))}]
@@ -413,6 +415,33 @@ def test_nothing_is_counted_before_it_is_read(home: Home, monkeypatch: pytest.Mo
         assert "0 sessions" not in shown(pilot, "#summary")
 
     driven(home, drive)
+
+
+@pytest.mark.slow
+def test_times_that_were_not_recorded_are_marked(tmp_path: Path) -> None:
+    """The tree has an estimated time with its sign; the details say how it is known, in the words of the pages. The
+    time of an imported call includes waits that are not recorded.
+    """
+    talk = WireConversation()
+    [call] = talk.calls(("read", {}))
+    talk.result(call)
+    talk.says("Hm.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+
+    async def drive(pilot: Pilot[None]) -> None:
+        tree: Tree[Any] = pilot.app.screen.query_one("#tree", Tree)
+        nodes = [node for node in _below(tree.root) if "call read" in str(node.label)]
+        assert [str(node.label).split("  ")[-1] for node in nodes] == ["≈ 500 ms"]
+        tree.move_cursor(nodes[0])
+        await settled(pilot)
+        assert f"≈ 500 ms, {ESTIMATED_TIMES}" in shown(pilot, "#detail")
+
+    driven(home, drive, session_id=talk.session_id)
+    call_facts = {"duration_ns": SECOND, "estimated_ns": None}
+    node = Node("1", "tool_call", "call read", "", call_facts)
+    assert f"1.00 s, {UNSEEN_WAITS}" in _details(node, [], is_imported=True).plain
+    assert UNSEEN_WAITS not in _details(node, [], is_imported=False).plain
 
 
 @pytest.mark.slow

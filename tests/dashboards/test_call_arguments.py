@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dashboards.app.call_arguments import LENGTH, main_argument, shown_argument
 from tests.dashboards.live_app import only_session, serving
 from tests.store.recordings import a_home, attempt, end, record, start
+from tests.store.wire_conversations import WireConversation
 
 
 def test_the_main_argument_identifies_a_call() -> None:
@@ -46,3 +48,34 @@ def test_arguments_are_only_sent_for_a_post(tmp_path: Path) -> None:
         assert "1 step matches" in found.words
         assert "Bern" not in found.words
         assert "0 steps match" in client.get(f"{page}/tree?find=bern").words
+
+
+def test_interactions_have_numbers_and_after_a_click_their_prompts(tmp_path: Path) -> None:
+    """The tree and the path of a step name an interaction by its number; only a POST sends the start of its prompt."""
+    talk = WireConversation()
+    talk.messages[0]["content"] = "Where is my parcel?"
+    talk.says("On its way.")
+    talk.prompt("When does it arrive? " + "Tell me more. " * 9)
+    [call] = talk.calls(("track", {"parcel": 7}))
+    talk.result(call)
+    talk.says("Tomorrow.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    with serving(home) as client:
+        page = f"/sessions/{only_session(home)}"
+        got = client.get(page)
+        assert "interaction 1 " in got.words
+        assert "interaction 2 " in got.words
+        assert "Where is" not in client.get(f"{page}/tree").words
+        found = client.get(f"{page}/tree?find=interaction+2")
+        assert found.words.count("interaction 2 ") == 1
+        numbers = [
+            values["data-number"]
+            for _, values in client.get(f"{page}/tree").tags
+            if "interaction" in (values.get("class") or "").split()
+        ]
+        shown = client.press(f"{page}/arguments", numbers=",".join(map(str, numbers)))
+        texts = list(json.loads(shown.body).values())
+        assert texts[0] == "Where is my parcel?"
+        assert texts[1].startswith("When does it arrive? Tell me more.")
+        assert len(texts[1]) == LENGTH

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from agentobs.records.request_failures import outcome_words, request_failure
 from dashboards.panels.failure_groups import (
     MOST_GROUPS,
@@ -13,7 +15,7 @@ from dashboards.panels.failure_groups import (
     failures_of_failed_agent,
     session_failures,
 )
-from dashboards.panels.failure_words import failure_note, failure_words
+from dashboards.panels.failure_words import failure_note, failure_reason, failure_words
 from dashboards.panels.trace_tree import trace_tree
 from tests.dashboards.test_trace_tree import row, step
 
@@ -312,3 +314,35 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
     assert failure_note(call) == "declared: none"
     alone = {"step_kind": None, "cause": "crash", "summary": "the process ended"}
     assert failure_note(alone) == "the process ended"
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (
+            {"cause": "declared", "step_kind": "attempt", "step_outcome": "cut", "step_class": "ReadError",
+             "reason": "exit:1", "summary": "the response was cut: ReadError from model; exit code 1"},
+            "the response was cut: the connection was closed; exit code 1",
+        ),
+        (
+            {"cause": "declared", "step_kind": None, "reason": "exit:1", "summary": "exit code 1"},
+            "exit code 1",
+        ),
+        (
+            {"cause": "result", "step_kind": "tool_call", "reason": "max_turns",
+             "summary": "ended with max_turns; last error: call look failed"},
+            "max_turns",
+        ),
+        (
+            {"cause": "declared", "step_kind": "tool_call", "step_outcome": "failed", "reason": "no-refund",
+             "step_class": "ValueError", "summary": "ValueError in refund; declared: no-refund"},
+            "ValueError in refund; declared: no-refund",
+        ),
+    ],
+)  # fmt: skip
+def test_the_header_has_the_reason_of_the_banner(row: dict[str, Any], text: str) -> None:
+    """The reason of the failed step comes first, then what the program declared; a limit is the reason itself."""
+    whole = {"step_outcome": None, "step_class": None, "step_status": None, **row}
+    found = failure_reason(whole)
+    assert found.text == text
+    assert (found.words, found.note) == (failure_words(whole), failure_note(whole))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,35 @@ def test_the_longest_time_of_agent_code_is_named_with_its_place(
     out = Shell(home.path, capsys)("time", SESSION).out
     assert "longest time of agent code: " in out
     assert " of main\n" in out
+
+
+def test_the_duration_names_the_time_in_interactions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tile shows how much of the duration was in interactions and between them, with the numbers of `show`."""
+    talk = WireConversation()
+    talk.says("Hello.")
+    talk.prompt()
+    talk.says("Goodbye.")
+    last = talk.records[-1]
+    assert isinstance(last, ModelExchange)
+    later = last.started_ns + 7_200 * SECOND
+    talk.records[-1] = replace(last, started_ns=later)
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1, later + 30 * SECOND)])
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}").words
+    tile = re.search(r"Duration 2 h 1 min (.*?) in interactions, (.*?) between them", words)
+    assert tile is not None
+    shown = Shell(home.path, capsys)("show", SESSION).out
+    assert f"{tile[1]} in total: " in shown
+    assert f"{tile[2]} passed between interactions" in shown
+    busy = a_home(tmp_path / "busy")
+    talk = WireConversation()
+    talk.says("Hello.", takes=200 * SECOND)
+    record(busy, [*talk.records, end(1, T0 + 201 * SECOND)])
+    with serving(busy) as client:
+        assert "in interactions" not in client.get(f"/sessions/{SESSION}").words
 
 
 def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:

@@ -86,6 +86,19 @@ def test_a_node_has_the_number_of_its_row() -> None:
             tree.node(number)
 
 
+def test_interactions_are_numbered() -> None:
+    """Interactions have the numbers 1, 2 and so on in the order in which they started; other steps have none."""
+    rows = [
+        row("session", "s", 0, lane=None, interaction_id=None),
+        row("interaction", "i1", 0),
+        row("request", "a1", 1, turn=1),
+        row("interaction", "i2", 2, interaction_id="i2"),
+    ]
+    tree = trace_tree(rows, [step("request", "a1", "a1")])
+    ordinals = {node.step_id: node.ordinal for node in map(tree.node, tree.order)}
+    assert ordinals == {"i1": 1, "a1": None, "i2": 2}
+
+
 def test_the_error_path_leads_to_the_failed_step() -> None:
     """The step that failed the session and its ancestors are marked, and each counts the failures below it."""
     failure = {"step_id": "call3", "step_lane": "main/call2", "step_turn": 1}

@@ -18,7 +18,7 @@ from agentobs.cli.inspection.failure_output import (
 )
 from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
 from agentobs.cli.inspection.session_summary import summary_facts
-from agentobs.cli.inspection.time_use import shares_line, time_between
+from agentobs.cli.inspection.time_use import shares_line
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.progress_line import Progress, Spinner
 from agentobs.cli.terminal.query_output import (
@@ -145,9 +145,15 @@ def sessions(
             rows = rows[0], sorted(rows[1], key=lambda row: place[row[at]])
         has_more, rows = len(rows[1]) > limit, (rows[0], rows[1][:limit])
         rows = _with_titles(rows, texts, TITLE_WIDTH if form == "table" else None)
+        columns: Sequence[str] = _FAILED_SESSIONS if failed or cause is not None else _SESSIONS
+        is_unsearched = False
         if form == "table":
             rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
-        print_rows(rows, _FAILED_SESSIONS if failed or cause is not None else _SESSIONS, form)
+            if signatures is None:
+                rows, columns, is_unsearched = _without_unknown_causes(rows, columns)
+        print_rows(rows, columns, form)
+    if is_unsearched:
+        click.echo(UNSEARCHED, err=True)
     if has_more:
         shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
         click.echo(f"only the first {shown}; --limit N shows more", err=True)
@@ -288,7 +294,7 @@ def _print_failures(
 
 def _print_time_and_waste(store: Store, session_id: str) -> None:
     """Print where the time went, and what cache misses and failed requests cost, each in one line if it is known."""
-    from agentobs.store.analysis.wall_time import interaction_times
+    from agentobs.store.analysis.wall_time import interaction_times, time_between
 
     splits = interaction_times(store, session_id)
     shares, idle = shares_line(splits), time_between(splits)
@@ -323,6 +329,8 @@ SCREEN_ROWS = 30
 """The number of rows after which the failure is printed again. Our choice: a small terminal."""
 LONG_ROWS = 100
 """The number of turns and steps above which a session is long. Our choice: about three screens."""
+UNSEARCHED = "failure signatures were not searched; --attention shows them"
+"""The hint below a list in which sessions have no known cause."""
 TITLE_WIDTH = 50
 """The maximum length of a title in a table, in characters. Our choice."""
 
@@ -418,6 +426,20 @@ def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequenc
     return rows[0], [
         tuple({**row, "cause": cause}.values()) for row, cause in zip(listed, causes, strict=True)
     ]
+
+
+def _without_unknown_causes(rows: Rows, columns: Sequence[str]) -> tuple[Rows, Sequence[str], bool]:
+    """Return the rows of a list of sessions whose failure signatures were not searched, the columns to show, and
+    whether sessions have no known cause.
+
+    The cell of such a session is empty, because `-` would mean that nothing was found. A column without any cause is
+    left out.
+    """
+    causes = [row["cause"] for row in as_dicts(rows)]
+    if rows[1] and not any(causes):
+        columns = [name for name in columns if name != "cause"]
+    shown = [tuple({**row, "cause": row["cause"] or ""}.values()) for row in as_dicts(rows)]
+    return (rows[0], shown), columns, not all(causes)
 
 
 def _with_titles(rows: Rows, texts: SessionTexts, width: int | None) -> Rows:

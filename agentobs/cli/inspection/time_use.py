@@ -268,16 +268,6 @@ def shares_line(splits: list[Split]) -> str:
     return f"{seconds(wall)} in total: {listed}"
 
 
-def time_between(splits: list[Split]) -> int:
-    """Return the time between interactions in which none was open, in nanoseconds."""
-    idle, end = 0, None
-    for split in sorted(splits, key=lambda each: each.started_ns):
-        if end is not None:
-            idle += max(split.started_ns - end, 0)
-        end = max(end or 0, split.started_ns + split.wall_ns)
-    return idle
-
-
 def _longest_own(splits: list[Split]) -> str:
     """Return the longest time of agent code and what was before it; empty if agent code took little time."""
     from agentobs.store.analysis.lane_names import name_of_lane

@@ -99,6 +99,8 @@ class SessionView:
     agents: Mapping[str, str]
     """The display names of its lanes."""
     failed_calls: int = 0
+    is_imported: bool = False
+    """Whether it was imported from the log of another client, which contains no waits for approval."""
 
 
 class SessionData:
@@ -188,6 +190,7 @@ class SessionData:
                 rows("cache_waste"),
                 agents,
                 failed_call_counts(store, [session_id]).get(session_id, 0),
+                rows("internal/content_state")[0]["source"] not in (None, "recorded"),
             )
 
     def recording(self, session_id: str) -> Recording:

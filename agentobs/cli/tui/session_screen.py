@@ -25,6 +25,7 @@ from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.records.display import (
     COST_MARKS,
     COST_SIGNS,
+    estimated,
     has_partial_counts,
     money,
     pretty,
@@ -32,7 +33,7 @@ from agentobs.records.display import (
     seconds,
     text,
 )
-from agentobs.records.words import COST_STATUSES
+from agentobs.records.words import COST_STATUSES, ESTIMATED_TIMES, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane
 
 FOLDED_LINES = 8
@@ -91,6 +92,7 @@ class SessionScreen(Screen[None]):
         self._revision: object = None
         self._content_revision: object = None
         self._is_shown = False
+        self._is_imported = False
         self._is_reading = False
         self._is_reading_content = False
 
@@ -156,7 +158,8 @@ class SessionScreen(Screen[None]):
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Node]) -> None:
         """Show the details of the selected step."""
         if event.node.data is not None:
-            self.query_one("#detail", Static).update(_details(event.node.data, self._entries))
+            details = _details(event.node.data, self._entries, is_imported=self._is_imported)
+            self.query_one("#detail", Static).update(details)
 
     def on_tree_node_selected(self, event: Tree.NodeSelected[Node]) -> None:
         """Show the selected request, or the first request below the selected step, in the transcript."""
@@ -221,7 +224,7 @@ class SessionScreen(Screen[None]):
             return
         self.query_one("#banner", Static).update(_banner(view, self.size.width - 2))
         self._is_shown = True
-        self._agents = view.agents
+        self._agents, self._is_imported = view.agents, view.is_imported
         self._show_tree(view)
         self._show_money(view)
         self.query_one(PlaybackPane).show(view.steps)
@@ -250,8 +253,10 @@ class SessionScreen(Screen[None]):
         label = Text(printable(node.text), style=style)
         if node.kind == "attempt" and node.facts["turn"] is not None:
             label.append(f"  turn {node.facts['turn']:,}", style="dim")
-        if node.facts["duration_ns"] is not None:
-            label.append(f"  {seconds(node.facts['duration_ns'])}", style="dim")
+        took = node.facts["duration_ns"]
+        shown = estimated("duration_ns", took, node.facts) or seconds(took)
+        if shown is not None:
+            label.append(f"  {shown}", style="dim")
         if node.state == "failed":
             words = (node.facts["outcome"], node.facts["error_type"])
             label.append(
@@ -294,7 +299,8 @@ class SessionScreen(Screen[None]):
         self.query_one(PlaybackPane).show_content(entries)
         node = self.query_one("#tree", Tree).cursor_node
         if node is not None and node.data is not None:
-            self.query_one("#detail", Static).update(_details(node.data, entries))
+            details = _details(node.data, entries, is_imported=self._is_imported)
+            self.query_one("#detail", Static).update(details)
 
     def _show_no_content(self, error: str) -> None:
         self.query_one("#consent", Static).update(Text(error, style="red"))
@@ -355,20 +361,35 @@ def _cost(view: SessionView) -> str:
     return f"{COST_MARKS.get(view.cost_status, '')}{cost}"
 
 
-def _details(node: Node, entries: Sequence[Entry]) -> Text:
+def _details(node: Node, entries: Sequence[Entry], *, is_imported: bool) -> Text:
     shown = Text()
     for name, value in node.facts.items():
         if name == "agent" and value == node.facts.get("lane"):
             continue
-        if value is not None and name != "depth":
-            instant = local_instant(value) if name == "started_ns" else None
+        words = text(pretty(name, value))
+        if name == "started_ns" and value is not None:
+            words = str(local_instant(value))
+        elif name == "duration_ns":
+            words = _duration(node, is_imported=is_imported)
+        elif value is None or name in ("depth", "estimated_ns"):
+            continue
+        if words:
             shown.append(f"{heading(name):<14}", style="dim")
-            shown.append(f"{text(instant or pretty(name, value))}\n")
+            shown.append(f"{words}\n")
     for each in entries:
         if each.attempt_id == node.id:
             shown.append(f"\n{printable(each.title)}\n", style=_COLORS[each.kind])
             shown.append(f"{each.text}\n")
     return shown
+
+
+def _duration(node: Node, *, is_imported: bool) -> str:
+    """Return the duration of a step, and what is not known about it; empty if it has none."""
+    took = node.facts["duration_ns"]
+    if (guess := estimated("duration_ns", took, node.facts)) is not None:
+        return f"{guess}, {ESTIMATED_TIMES}"
+    waits = f", {UNSEEN_WAITS}" if is_imported and node.kind == "tool_call" else ""
+    return "" if took is None else f"{seconds(took)}{waits}"
 
 
 def _prompt(entry: Entry, agents: Mapping[str, str], *, is_open: bool) -> Text:

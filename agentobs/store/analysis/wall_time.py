@@ -156,6 +156,16 @@ def has_unseen_waits(splits: Iterable[Split]) -> bool:
     return any(each.tool_ns and "person" in UNSEEN[each.timing_source] for each in splits)
 
 
+def time_between(splits: Iterable[Split]) -> int:
+    """Return the time between interactions in which none was open, in nanoseconds."""
+    idle, end = 0, None
+    for split in sorted(splits, key=lambda each: each.started_ns):
+        if end is not None:
+            idle += max(split.started_ns - end, 0)
+        end = max(end or 0, split.started_ns + split.wall_ns)
+    return idle
+
+
 def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[TimeSlice]:
     """Return the parts of the critical path, contiguous from the start of `whole` to `end_ns`.
 

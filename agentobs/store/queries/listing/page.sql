@@ -6,6 +6,9 @@
 -- $cost_to: only sessions whose cost is in this range, US dollars. $since_ns, $until_ns: only sessions that started from
 -- the first time on and before the second. NULL means no filter.
 --
+-- $session_id: only this session. is_checked: whether the failure signatures and the last error were computed; they are
+-- empty before.
+--
 -- $sort: the column, as in the URL of the page; `attention` means failed sessions, then those with failure signatures, by
 -- cost. $descending: whether the largest values come first. $limit, $offset: the page.
 --
@@ -32,7 +35,8 @@ WITH chosen AS (
         CASE WHEN $sort::VARCHAR IN ('cost', 'attention') THEN cost_usd END AS money_key
     FROM app.listing
     WHERE
-        ($text::VARCHAR IS NULL
+        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        AND ($text::VARCHAR IS NULL
             OR contains(words, $text::VARCHAR)
             OR (has_digests AND len(list_filter($digests::VARCHAR[], lambda digest: contains(words, digest))) > 0)
             OR (
@@ -70,15 +74,21 @@ WITH chosen AS (
         LIMIT $limit::BIGINT OFFSET $offset::BIGINT
     )
 ), shown AS (
-    SELECT listing.* EXCLUDE (words, fact_words, title, has_digests, signature_count, fingerprint), page.position
+    SELECT listing.* EXCLUDE (words, fact_words, title, has_digests, signature_count), page.position
     FROM app.listing AS listing
     JOIN page ON listing.rowid = page.place
 ), found AS (
     SELECT session_id, list(signature ORDER BY signature) AS fired
     FROM app.found_signatures SEMI JOIN shown USING (session_id)
     GROUP BY session_id
+), checked AS (
+    FROM app.checked SEMI JOIN shown USING (fingerprint)
 )
-SELECT shown.* EXCLUDE (position), coalesce(found.fired, []) AS fired, last_errors.* EXCLUDE (session_id)
+SELECT
+    shown.* EXCLUDE (position, fingerprint),
+    coalesce(found.fired, []) AS fired,
+    fingerprint IN (FROM checked) AS is_checked,
+    last_errors.* EXCLUDE (session_id)
 FROM shown
 LEFT JOIN found ON shown.session_id = found.session_id
 LEFT JOIN app.last_errors AS last_errors ON shown.session_id = last_errors.session_id
