@@ -1,17 +1,13 @@
 """Jobs: the asyncio tasks, pool work items and threads that make requests, and which job started which.
 
 The code determines the order of two requests of the same job. Requests of two different jobs only have a fixed order if
-one job was started by the other, or after the other had been waited for. The requests alone do not show this, because
-jobs that may overlap do not always overlap. A replay also needs to know which of several equal jobs sent a request: the
-code determines the order in which a job starts other jobs, but not the order in which they run.
-
-A task that starts two jobs in a row does not let the first one run before it starts the second one. A thread may be
-interrupted between them, for so long that the first one ends. Therefore a work item or thread that a thread starts also
-knows when that thread last waited for a result or for the end of another thread.
+one job was started by the other, or after the other had finished. The requests alone do not show this, because jobs
+that may overlap do not always overlap. A replay also needs to know which of several equal jobs sent a request: the code
+determines the order in which a job starts other jobs, but not the order in which they run.
 
 Neither asyncio nor `concurrent.futures` exposes which task started a task or work item. Therefore the three functions
-that create tasks, work items and threads are wrapped, and those that wait for work items and threads, once per process.
-The function, result and exceptions of a task, work item or thread do not change.
+that create tasks, work items and threads are wrapped, once per process. The function, result and exceptions of a task,
+work item or thread do not change.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ import weakref
 from asyncio.base_events import BaseEventLoop
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import thread as pools
 from contextvars import ContextVar
 from types import CoroutineType, FunctionType, GetSetDescriptorType, MethodType
@@ -53,10 +48,9 @@ WRAPPERS_MAX = 16
 
 Values = tuple[tuple[Any, ...], ...]
 """For each argument: the function, the name, the value, and the objects that hold it, see `callers`."""
-Step = tuple[str, int, int, int, int]
+Step = tuple[str, int, int, int]
 """The name of a job's function, the job's number among its parent's jobs of that name, its start in nanoseconds since
-1970 (0 if unknown), its serial number, and when its parent last waited for other jobs before that start (0 if it had
-not; the start if that cannot be observed).
+1970 (0 if unknown), and its serial number.
 """
 
 _ATTRIBUTE = "_agentobs_job"  # `_attach` uses the name literally, because it runs for each task
@@ -79,33 +73,20 @@ class Job:
     """A weak reference to the task or thread; None for a work item."""
     sessions: frozenset[str] = frozenset()
     """The open sessions for which the end of the job is recorded."""
-    waited_ns: int | None = None
-    """When the job last waited for a work item or a thread, in nanoseconds since 1970; 0 if it has not. None if its
-    waits are not observed, as those of a task.
-    """
     _counts: dict[str, int] | None = None
     _is_over = _is_watched = False
 
-    def __init__(
-        self,
-        parent: Job | None,
-        name: str,
-        started_ns: int = 0,
-        parent_waited_ns: int | None = None,
-    ) -> None:
+    def __init__(self, parent: Job | None, name: str, started_ns: int = 0) -> None:
         """Create a job that starts now.
 
         Args:
             parent: the job that started this one; None if unknown.
             name: the name of the function that the job runs; empty if unknown.
             started_ns: when the job was started, in nanoseconds since 1970; 0 if unknown.
-            parent_waited_ns: when the parent last waited for other jobs; None if that cannot be observed.
         """
         self.serial = serial = next(process.state(State).serials)
-        if parent_waited_ns is None:
-            parent_waited_ns = started_ns
         if parent is None:
-            self.steps: tuple[Step, ...] = ((name, 0, started_ns, serial, parent_waited_ns),)
+            self.steps: tuple[Step, ...] = ((name, 0, started_ns, serial),)
             return
         above = parent.steps
         if len(above) >= DEPTH_MAX:
@@ -117,20 +98,19 @@ class Job:
         if counts is None:
             counts = parent._counts = {}
         number = counts[name] = counts.get(name, -1) + 1
-        self.steps = (*above, (name, number, started_ns, serial, parent_waited_ns))
+        self.steps = (*above, (name, number, started_ns, serial))
 
     @property
-    def path(self) -> tuple[tuple[str, int, int, int], ...]:
-        """The element of each ancestor, outermost first, and of the job itself; with its start, its serial number and
-        the last wait of its parent, as in a step.
+    def path(self) -> tuple[tuple[str, int, int], ...]:
+        """The element, start and serial number of each ancestor, outermost first, and of the job itself.
 
         The element consists of a digest of the job's name, and the job's number among the jobs of that name that its
         parent has started since the parent's last request. The element is empty if the name is unknown: such a job is
         only noticed when it sends a request, so its number would depend on chance.
         """
         return tuple(
-            (f"{_digest(name)}.{number}" if name else "", started_ns, serial, waited_ns)
-            for name, number, started_ns, serial, waited_ns in self.steps
+            (f"{_digest(name)}.{number}" if name else "", started_ns, serial)
+            for name, number, started_ns, serial in self.steps
         )
 
     def note_attempt(self, attempt_id: str) -> str | None:
@@ -230,7 +210,6 @@ def current(*, may_root: bool = False) -> Job | None:
         return thread_job
     if not is_foreign and (may_root or thread is threading.main_thread()):
         job = Job(None, "")
-        job.waited_ns = 0
         job.owner = weakref.ref(thread)
         thread.__dict__[_ATTRIBUTE] = job
         return job
@@ -295,19 +274,16 @@ _POOL_PACKAGES = ("multiprocessing", "anyio", "joblib")
 _now = world.now
 
 
-def _start_job(find: Callable[[Any], Any], argument: Any, *, is_task: bool = False) -> Job:
+def _start_job(find: Callable[[Any], Any], argument: Any) -> Job:
     """Return a new job that the current job starts.
 
     Args:
         find: returns the function that the job runs.
         argument: the argument of `find`.
-        is_task: whether the job is a task, which only runs while its parent waits.
     """
     state = process.state(State)
     parent = current()
-    waited_ns = None if is_task or parent is None else parent.waited_ns
-    job = Job(parent, _name_of(find(argument)), _now(), waited_ns)
-    job.waited_ns = None if is_task else 0
+    job = Job(parent, _name_of(find(argument)), _now())
     if (
         parent is not None
         and parent.last_attempt is not None
@@ -317,9 +293,6 @@ def _start_job(find: Callable[[Any], Any], argument: Any, *, is_task: bool = Fal
         job.values = (*values, *job.values)[:VALUES_MAX]
         parent.is_worker = parent.is_worker or takes_work
     return job
-
-
-_start_task = functools.partial(_start_job, is_task=True)  # a partial adds no frame to the stack
 
 
 def install(starter_arguments: Callable[[Any], tuple[Values, bool]]) -> None:
@@ -337,7 +310,6 @@ def install(starter_arguments: Callable[[Any], tuple[Values, bool]]) -> None:
         _wrap_tasks()
         _wrap_work_items()
         _wrap_threads()
-        _wrap_waits()
 
 
 def begin() -> None:
@@ -378,7 +350,7 @@ def _wrap_tasks() -> None:
 
     @functools.wraps(create)
     def create_task(self: Any, coro: Any, **options: Any) -> Any:
-        job = _quietly(_start_task, _identity, coro)
+        job = _quietly(_start_job, _identity, coro)
         if job is None:
             return create(self, coro, **options)
         token = _context_job.set(job)
@@ -458,27 +430,6 @@ def _wrap_threads() -> None:
         start(self)
 
     threading.Thread.start = start_thread  # type: ignore[method-assign]
-
-
-def _wrap_waits() -> None:
-    for kind, name in ((Future, "result"), (Future, "exception"), (threading.Thread, "join")):
-        setattr(kind, name, _noting_wait(getattr(kind, name)))
-
-
-def _noting_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that waits for another job, so that the current job notes when it last returned or raised."""
-
-    @functools.wraps(wait)
-    def noting(*args: Any, **options: Any) -> Any:
-        try:
-            return wait(*args, **options)
-        finally:
-            with contextlib.suppress(Exception):
-                job = current()
-                if job is not None and job.waited_ns is not None:
-                    job.waited_ns = _now()
-
-    return noting
 
 
 def _quietly(

@@ -201,10 +201,9 @@ def short_digest(text: str) -> str:
 class RecordedJob(NamedTuple):
     """The task, pool work item or thread that sent a request, as recorded; see `determinism.jobs`."""
 
-    path: tuple[tuple[str, int, int, int], ...]
+    path: tuple[tuple[str, int, int], ...]
     """For each parent job, outermost first, and for the job itself: its index among the jobs of its parent, its start
-    in nanoseconds since 1970 (0 if unknown), a number that is unique in the session, and when its parent last waited
-    for other jobs before that start (0 if it had not; the start if that could not be observed).
+    in nanoseconds since 1970 (0 if unknown), and a number that is unique in the session.
     """
     is_worker: bool
     """Whether the job takes its work from a queue."""

@@ -121,7 +121,7 @@ def prompt_of(vault: Vault, content_id: str) -> str:
     except (AgentobsError, OSError):
         return ""
     prompt = list(takewhile(lambda turn: turn.role == "user", reversed(history)))
-    users = (turn for turn in history if turn.role == "user")
+    users = (turn for turn in reversed(history) if turn.role == "user")
     texts = (turn.text for turn in (*reversed(prompt), *users) if turn.text.strip())
     return next(texts, "")
 

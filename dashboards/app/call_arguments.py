@@ -137,11 +137,14 @@ def arguments(request: Request, fields: Fields) -> Response:
 
 
 def matches(request: Request, fields: Fields) -> Response:
-    """Return the steps that match a filter, which also searches the main arguments of tool calls."""
+    """Return the steps that match a filter, which also searches the main arguments of tool calls, and prompts."""
     with CONTENT_SLOTS, site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
         tree, searched, left_out = opened.tree, list[Node](), False
         attempts: set[str] = set()
+        interactions = [each for each in map(tree.node, tree.order) if each.kind == "interaction"]
+        searched += interactions[:MOST_SEARCHED]
+        left_out = len(interactions) > MOST_SEARCHED
         for node in map(tree.node, tree.order):
             if node.kind in ("tool", "agent") and node.step is not None:
                 attempt_id = str(node.step["attempt_id"])

@@ -75,7 +75,8 @@ def failure_reason(row: Mapping[str, Any]) -> FailureReason:
     words, note = failure_words(row), failure_note(row)
     if row["cause"] == "result" and row["reason"]:
         return FailureReason(words, note, str(row["reason"]))
-    text = "; ".join(filter(None, (words, note))) if words else str(row["summary"] or "")
+    declared = str(row["summary"] or row["reason"] or "")
+    text = "; ".join(filter(None, (words, note))) if words else declared
     return FailureReason(words, note, text)
 
 

@@ -324,7 +324,7 @@ def is_recorded_job(job: str, origin: Origin | None) -> bool:
     if origin is None or origin.job is None:
         return False
     steps = job.split("/")
-    live = [step[0] for step in origin.job.path]
+    live = [element for element, _, _ in origin.job.path]
     return live[len(live) - len(steps) :] == steps
 
 

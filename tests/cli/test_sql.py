@@ -141,7 +141,6 @@ def test_errors_escape_control_characters(shell: Shell) -> None:
         assert len(result.err.splitlines()) == 1
 
 
-@pytest.mark.slow
 def test_unsafe_queries(home: Home, shell: Shell, tmp_path: Path) -> None:
     """With `--unsafe`, a warning is printed, files are accessible, and the store stays unchanged."""
     before = current(home)

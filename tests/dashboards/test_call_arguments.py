@@ -79,3 +79,6 @@ def test_interactions_have_numbers_and_after_a_click_their_prompts(tmp_path: Pat
         assert texts[0] == "Where is my parcel?"
         assert texts[1].startswith("When does it arrive? Tell me more.")
         assert len(texts[1]) == LENGTH
+        found = client.press(f"{page}/matches", find="where is my")
+        assert "1 step matches" in found.words
+        assert "interaction 1 " in found.words

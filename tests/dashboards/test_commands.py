@@ -255,7 +255,6 @@ def test_the_code_of_an_imported_session_runs_only_after_a_confirmation(
         assert "--no-check" in programs[2].arguments
 
 
-@pytest.mark.slow
 def test_only_pages_of_the_dashboard_start_commands(started: Started) -> None:
     """A GET, a form of another origin, and a client without the cookie start nothing."""
     path = f"/sessions/{started.session_id}/jobs"
@@ -272,7 +271,6 @@ def test_only_pages_of_the_dashboard_start_commands(started: Started) -> None:
     assert started.programs == []
 
 
-@pytest.mark.slow
 def test_other_actions_and_paths_are_rejected(started: Started) -> None:
     """Only known actions start, only on fixtures of the session; a fork can only be copied."""
     forms: tuple[dict[str, str], ...] = (
@@ -311,7 +309,6 @@ def test_sessions_that_cannot_be_frozen_have_no_button(started: Started) -> None
     assert started.programs == []
 
 
-@pytest.mark.slow
 def test_a_shared_dashboard_runs_no_commands(home: Home, commands: Commands) -> None:
     """If others may have access, the page shows commands for copying only, and rejects forms."""
     options = DashboardOptions(port=0, loopback_address=True)

@@ -269,7 +269,6 @@ def test_lost_records_are_shown_at_the_top(client: Client) -> None:
     assert "Cost ≥ $" in words
 
 
-@pytest.mark.slow
 def test_names_are_text(client: Client) -> None:
     """The names of the session, its tags and its models are shown as text."""
     got = client.get(f"/sessions/{ODD}")

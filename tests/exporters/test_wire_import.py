@@ -264,7 +264,6 @@ def test_the_length_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(each.is_new, each.exchanges) for each in report.files] == [(True, 2), (True, 2)]
 
 
-@pytest.mark.slow
 def test_facts_contain_no_text_names_or_secrets(tmp_path: Path) -> None:
     """Facts and the store contain neither content, nor file names that are not labels, nor secrets.
 

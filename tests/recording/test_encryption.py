@@ -91,7 +91,6 @@ def contents(home: Path) -> list[tuple[str, Line]]:
     ]
 
 
-@pytest.mark.slow
 def test_encrypted_content_is_read_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +110,6 @@ def test_encrypted_content_is_read_with_its_key(
     freeze(only_session(tmp_path / "sealed"), tmp_path / "frozen", {})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "error_text"),
     [("", "sealed, and there is no key"), (OTHER, "sealed with a different key")],

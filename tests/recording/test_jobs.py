@@ -148,33 +148,6 @@ def test_a_thread_runs_any_callable(case: str) -> None:
     assert thread.__dict__[jobs._ATTRIBUTE].steps[-1][0] == name
 
 
-def test_waits_return_and_raise_as_before_and_are_noted() -> None:
-    release = threading.Event()
-
-    def run() -> int | None:
-        with ThreadPoolExecutor(1) as pool:
-            blocked = pool.submit(release.wait, 60)
-            with pytest.raises(TimeoutError):
-                blocked.result(timeout=0.01)
-            release.set()
-            assert blocked.result() is True
-            assert blocked.exception() is None
-            failed = pool.submit(int, "no number")
-            assert type(failed.exception(60)) is ValueError
-            with pytest.raises(ValueError, match="no number"):
-                failed.result()
-        job = jobs.current(may_root=True)
-        return job.waited_ns if job is not None else None
-
-    found: list[int | None] = []
-    thread = threading.Thread(target=lambda: found.append(run()))
-    thread.start()
-    thread.join()
-    assert found[0]
-    with pytest.raises(RuntimeError, match="cannot join thread before it is started"):
-        threading.Thread().join()
-
-
 class Guest(Coroutine[Any, Any, str]):
     """A coroutine of a class that is not Python's own, like the coroutines of compiled code."""
 

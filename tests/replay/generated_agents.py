@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import json
 import random
+import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -524,11 +525,15 @@ class PlainAgent:
     def _contents(self, calls: Calls) -> list[str]:
         agents = [call for call in calls if call["name"] == "agent"]
         if self.script.kind == "threads" and len(agents) > 1:
+            all_started = threading.Event()
             with ThreadPoolExecutor(len(agents)) as pool:
                 running = {
-                    call["id"]: pool.submit(contextvars.copy_context().run, self._sub_agent, call)
+                    call["id"]: pool.submit(
+                        contextvars.copy_context().run, self._sub_agent_in_thread, call, all_started
+                    )
                     for call in agents
                 }
+                all_started.set()
             ended = {name: future.result() for name, future in running.items()}
         else:
             ended = {call["id"]: self._sub_agent(call) for call in agents}
@@ -536,6 +541,13 @@ class PlainAgent:
 
     def _sub_agent(self, call: dict[str, Any]) -> str:
         return self._drive(self._dialogue([self._task(call)]))
+
+    def _sub_agent_in_thread(self, call: dict[str, Any], all_started: threading.Event) -> str:
+        # A recorded sub-agent takes longer than starting the others, as with a provider that is not local. If it ended
+        # earlier, the recording would look as if the agent had waited for it.
+        if self.noise is None:
+            all_started.wait(60)
+        return self._sub_agent(call)
 
     def _pause(self) -> None:
         if self.noise is not None and self.script.kind == "threads":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import json
 import queue
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
@@ -263,49 +262,6 @@ def test_reordered_sequential_requests_diverge_at_the_first(tmp_path: Path) -> N
         replay.run(send, "b", "a")
     found = raised.value.divergence
     assert (found.kind, found.number, replay.progress.requests_matched) == ("order", 1, 0)
-
-
-def two_threads(
-    url: str | None = None, *, method: Literal["result", "poll"] = "poll", swapped: bool = False
-) -> None:
-    """Send `a` and `b` in threads. `b` starts after `a` has ended: by waiting for the result, or by chance."""
-    started = threading.Event()
-    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as sdk:
-        agentobs.record(sdk)
-
-        def ask_in_thread(prompt: str) -> None:
-            if swapped and prompt == "a":
-                started.wait(60)
-            sdk.messages.create(**question(prompt))
-            started.set()
-
-        with agentobs.session("two"), concurrent.futures.ThreadPoolExecutor(2) as pool:
-            first = pool.submit(ask_in_thread, "a")
-            if not swapped and method == "result":
-                first.result(60)
-            elif not swapped:
-                started.wait(60)
-            second = pool.submit(ask_in_thread, "b")
-            first.result(60)
-            second.result(60)
-
-
-def test_threads_that_did_not_overlap_by_chance_may_overlap(tmp_path: Path) -> None:
-    """Two jobs are in order if their thread waited for the first one. If it was only slow, they may be swapped."""
-    for method in ("poll", "result"):
-        run = functools.partial(two_threads, method=method)
-        responses = [streamed(text(word), number=at) for at, word in enumerate(("one", "two"), 1)]
-        fixture = frozen(tmp_path / method, recorded(tmp_path / method, run, responses))
-        with Replayer(fixture) as replay:
-            replay.run(run)
-        swapped = functools.partial(run, swapped=True)
-        if method == "poll":
-            with Replayer(fixture) as replay:
-                replay.run(swapped)
-        else:
-            with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
-                replay.run(swapped)
-            assert raised.value.divergence.kind == "order"
 
 
 class Loop:

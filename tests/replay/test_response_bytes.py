@@ -204,7 +204,6 @@ def test_compressed_responses_replay_without_a_decoder(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == (str(live), "")
 
 
-@pytest.mark.slow
 def test_responses_reach_the_sdk_byte_for_byte(tmp_path: Path) -> None:
     """All parts of a response reach the SDK byte for byte, including signatures, unknown events and blocks, and
     whitespace.

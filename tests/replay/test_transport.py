@@ -369,7 +369,6 @@ def unrecorded(url: str, asynchronous: bool) -> Any:
         return listen(url, asynchronous)
 
 
-@pytest.mark.slow
 @BOTH
 def test_a_dropped_connection_drops_at_the_same_event(tmp_path: Path, asynchronous: bool) -> None:
     """A connection that drops after eight events raises the same error after the same events: unrecorded, recorded and
@@ -407,7 +406,6 @@ def test_an_early_end_of_a_stream_is_at_the_same_byte(
     assert replayed(fixture, lambda url: listen(url, asynchronous)) == live
 
 
-@pytest.mark.slow
 @BOTH
 def test_an_abandoned_stream_is_recorded_as_canceled(tmp_path: Path, asynchronous: bool) -> None:
     """A stream that the agent abandons after three events is recorded as canceled, with all chunks that were
@@ -483,7 +481,6 @@ def test_an_abandoned_stream_does_not_block_others(tmp_path: Path, asynchronous:
     assert replayed(fixture, run) == live
 
 
-@pytest.mark.slow
 def test_timeouts_and_refused_connections_raise_the_same_errors(
     tmp_path: Path, waits: list[float]
 ) -> None:

@@ -413,7 +413,6 @@ def test_invalid_rows_are_errors(packed: Any) -> None:
         row_of(packed)
 
 
-@pytest.mark.slow
 def test_the_worker_has_given_up_its_rights(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.determinism.jobs import Step
 from agentobs.provider.dialect import Turn
 from agentobs.records.canonical_json import canonical
 
@@ -30,7 +29,7 @@ NEW_MESSAGES_MAX = 256
 CALLS_MAX = 64
 """The maximum number of calls of a conversation that may have started a sub-agent. Our choice."""
 
-Steps = tuple[Step, ...]
+Steps = tuple[tuple[str, int, int, int], ...]
 """The jobs from the outermost one to the one that sent a request, see `determinism.jobs`."""
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentobs.determinism.callers import OWN_FRAMES_MAX
-from agentobs.determinism.jobs import Step
 from agentobs.recording.facts.conversations import Conversation, Sent, StartedCall, Steps
 
 QUOTED_MIN = 12
@@ -173,7 +172,7 @@ def are_concurrent(sent: Sent, other: Conversation, end_of_job: EndOfJob) -> boo
     return shared < len(sent.steps)
 
 
-def has_ended(step: Step, at_ns: int, end_of_job: EndOfJob) -> bool:
+def has_ended(step: tuple[str, int, int, int], at_ns: int, end_of_job: EndOfJob) -> bool:
     """Return whether a job had ended at a time, in nanoseconds since 1970; False if that is unknown."""
     ended_ns = end_of_job(step[3])
     return ended_ns is not None and ended_ns <= at_ns + NOTED_NS

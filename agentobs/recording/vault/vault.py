@@ -178,10 +178,7 @@ class Vault:
     def _job(self, value: dict[str, Any]) -> RecordedJob | None:
         if not value.get("job"):
             return None
-        path = tuple(
-            (str(name), int(at), int(number), int(waited[0] if waited else at))
-            for name, at, number, *waited in value["job"]
-        )
+        path = tuple((str(name), int(at), int(number)) for name, at, number in value["job"])
         ended = self._ended_jobs(value["session_id"]).get(path[-1][2])
         return RecordedJob(path, bool(value.get("is_worker")), ended)
 

@@ -454,7 +454,6 @@ def hostile(folder: Path, root: Path, entries: bytes, base: str | None = None) -
     return RecordedWorkspace(folder / "workspace.bundle", tree, None, base=base or head)
 
 
-@pytest.mark.slow
 def test_a_hostile_fixture_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
     """Paths with dots, `.git`, a file below a link, and an object that is something else."""
     root, outside = tmp_path / "root", tmp_path / "outside"
@@ -499,7 +498,6 @@ def test_a_base_that_is_not_a_commit_is_refused(tmp_path: Path, home: Path) -> N
             Scratch(dataclasses.replace(workspace, base=base), tmp_path / "out")
 
 
-@pytest.mark.slow
 def test_an_object_whose_hash_does_not_fit_is_refused(tmp_path: Path, home: Path) -> None:
     """A file and a directory of the repository have the content of another one, or cannot be read."""
     root = tmp_path / "root"

@@ -277,7 +277,6 @@ def test_an_unknown_cause_is_stated(shell: Shell) -> None:
     assert calls(why(shell, "mess", "--file", "mix.txt")) == []
 
 
-@pytest.mark.slow
 def test_content_is_shown_on_request_only(shell: Shell, tmp_path: Path) -> None:
     """Arguments, inputs and changed lines need --content; without it, an SVG has no paths and titles either."""
     secret = ("echo passed", "+passed", "sh check.sh")
