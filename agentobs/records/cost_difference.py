@@ -1,4 +1,4 @@
-"""The difference of two costs in words, which is a bound if a cost is a lower bound."""
+"""The difference of two costs or counts in words, which is a bound if one of them is a lower bound."""
 
 from __future__ import annotations
 
@@ -29,41 +29,63 @@ class CostDifference:
     """Whether the difference is exactly this amount, at least or at most this amount, or unknown."""
     is_estimated: bool
 
-    def words(self, amount: str, *, of: str = "") -> str:
+    @property
+    def is_open(self) -> bool:
+        """Whether it is unknown which cost is higher, so that the costs say more than their difference."""
+        if self.bound == "at_least":
+            return self.usd < 0
+        if self.bound == "at_most":
+            return self.usd > 0
+        return self.bound == "unknown"
+
+    def words(self, amount: str, costs: tuple[str, str], *, of: str = "") -> str:
         """Return the difference in words, such as `at least $0.10 more in B`.
 
         Args:
             amount: the absolute value of the difference, as text.
+            costs: both costs with their certainty, as text.
             of: what is added after `more` or `less`, such as ` in B`.
         """
         about = "about " if self.is_estimated else ""
         is_more = self.usd > 0
-        if self.bound == "unknown":
-            return unknown_difference(f"{amount} {'more' if is_more else 'less'}{of}", self.usd)
+        if self.is_open:
+            return open_difference(*costs)
         if self.bound == "exact":
             return (
                 f"{about}{amount} {'more' if is_more else 'less'}{of}"
                 if self.usd
                 else "no difference"
             )
-        is_sign_open = is_more == (self.bound == "at_most")
         if not self.usd:
             return f"{about}the same or {'more' if self.bound == 'at_least' else 'less'}{of}"
-        if is_sign_open:
-            less, more = f"{amount} less{of}; may cost more", f"{amount} more{of}; may cost less"
-            return f"at most {about}{more if is_more else less}"
         return f"at least {about}{amount} {'more' if is_more else 'less'}{of}"
 
 
-def unknown_difference(known: str, difference: Decimal | int) -> str:
-    """Return the difference of two lower bounds in words. The real difference is not known, only that of what is known.
+def open_difference(a: str, b: str) -> str:
+    """Return the difference of two values in words if it is unknown which one is higher: both values.
 
     Args:
-        known: the difference of the bounds, such as `$0.10 more in B`.
-        difference: the difference of the bounds as a number.
+        a: the first value with its certainty, such as `at least $0.24`.
+        b: the second value.
     """
-    shown = f"is {known}" if difference else "does not differ"
-    return f"unknown (both are lower bounds; the known part {shown})"
+    return f"unknown: {a} in A, {b} in B"
+
+
+MOST_PERCENT = 999
+"""Above this increase in percent, a share is a factor, because thousands of percent are hard to read. Our choice."""
+
+
+def share_words(old: Decimal | float, new: Decimal | float) -> str:
+    """Return how much a value differs from another one, such as `50%`, `<1%` or `28 times`, without a sign.
+
+    Args:
+        old: the first value, not 0.
+        new: the second value.
+    """
+    percent = abs(new - old) / old * 100
+    if new > old and percent > MOST_PERCENT:
+        return f"{new / old:,.0f} times"
+    return f"{percent:,.0f}%" if percent >= 1 else "<1%"
 
 
 def cost_difference(a: Cost, b: Cost) -> CostDifference | None:

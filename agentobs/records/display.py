@@ -181,3 +181,10 @@ def listed(parts: Sequence[str]) -> str:
 def of_both(a: str, b: str) -> str:
     """Return the texts about the same thing in two sessions: `5`, or `5 / 2` if they differ; either may be empty."""
     return f"{a} / {b}" if a and b and a != b else a or b
+
+
+def in_both(a: str, b: str) -> str:
+    """Return the texts about the same thing in two sessions: `5`, or `5 in A, 2 in B` if they differ; either may be
+    empty.
+    """
+    return f"{a} in A, {b} in B" if a and b and a != b else a or b

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from agentobs.records.cost_difference import Cost, cost_difference
+from agentobs.records.cost_difference import Cost, cost_difference, share_words
 from agentobs.records.display import of_both, seconds
 from agentobs.store.analysis.lane_names import names_in_both
 from dashboards.figures.phrases import (
@@ -379,8 +379,9 @@ def _difference(key: str, a: Row, b: Row) -> str:
         return ""
     if key == "cost_usd" and certainty_prefix([a, b]):
         found = cost_difference(Cost(old, *uncertainties(a)), Cost(new, *uncertainties(b)))
-        is_known = found is not None and found.bound != "unknown"
-        return found.words(money(abs(found.usd))) if found is not None and is_known else ""
+        if found is None or found.is_open:  # the values are next to their bars
+            return ""
+        return found.words(money(abs(found.usd)), (money(old), money(new)))
     is_old_low, is_new_low = (key == "output_tokens" and _is_low(each) for each in (a, b))
     if is_old_low and is_new_low:
         return ""
@@ -390,12 +391,11 @@ def _difference(key: str, a: Row, b: Row) -> str:
     word = "more" if new > old else less
     if not old:
         return "none in A"
-    share = abs(new - old) / old * 100
     if is_old_low or is_new_low:
         # A share of a lower bound would be misleading, so the difference is given as a number.
-        bound = "at least" if (new > old) == is_new_low else "at most"
-        return f"{bound} {abs(new - old):,} {word}"
-    return f"{share:,.0f}% {word}" if share >= 1 else f"<1% {word}"
+        return f"at least {abs(new - old):,} {word}" if (new > old) == is_new_low else ""
+    share = share_words(old, new)
+    return f"{share} {word}" if share.endswith("%") else share
 
 
 def _amount(one: Row, key: str) -> Decimal | None:

@@ -11,15 +11,17 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentobs.records import display
-from agentobs.records.cost_difference import Cost, cost_difference, unknown_difference
+from agentobs.records.cost_difference import Cost, cost_difference, open_difference, share_words
 from dashboards.figures.phrases import certainty_prefix, uncertainties
+from dashboards.panels.session_outcomes import has_failed
 
 _TOTALS = (
     ("cost_usd", "Cost"),
     ("session_duration_ns", "Duration"),
+    ("turns", "Turns"),
+    ("failed_calls", "Failed calls"),
     ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
-    ("failed_calls", "Failed calls"),
     ("decisions", "Permission decisions"),
     ("input_tokens", "Uncached input tokens"),
     ("cache_read_tokens", "Cache read tokens"),
@@ -62,18 +64,30 @@ class Total:
 
 def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
     """Return the totals of two sessions, each with the difference in words."""
-    found = []
+    found = _texts("Outcome", *(str(side.get("outcome") or "") for side in (a, b)))
     for key, name in _TOTALS:
         old, new = (_number(key, side.get(key)) for side in (a, b))
         if not (old or new):
             continue
         prefixes = _certainty(key, a), _certainty(key, b)
         before, now = (_shown(key, *each) for each in zip((old, new), prefixes, strict=True))
-        words = _cost_difference(a, b) if key == "cost_usd" else _difference(key, old, new)
-        if key == "output_tokens" and any(prefixes) and None not in (old, new):
-            words = _bounded_difference(old, new, *map(bool, prefixes))
+        if key == "cost_usd":
+            words = _cost_difference(a, b, (before, now))
+        elif key == "output_tokens" and any(prefixes) and None not in (old, new):
+            words = _bounded_difference(
+                (old, new), (bool(prefixes[0]), bool(prefixes[1])), (before, now)
+            )
+        else:
+            words = _difference(key, old, new)
         found.append(Total(name, before, now, words))
-    return found
+    models = (", ".join(map(str, side.get("models") or ())) for side in (a, b))
+    return found + _texts("Models", *models)
+
+
+def _texts(name: str, a: str, b: str) -> list[Total]:
+    """Return a fact of both sessions that is no number; none if neither session has it."""
+    words = "" if not (a and b) else "no difference" if a == b else "different"
+    return [Total(name, a or "unknown", b or "unknown", words)] if a or b else []
 
 
 _ENDINGS = {
@@ -169,41 +183,35 @@ def _difference(key: str, old: Any, new: Any) -> str:
         return "no difference"
     less = "less" if key == "session_duration_ns" else "fewer"
     more = "more" if new > old else less
-    share = _share(abs(new - old) / old) if old else ""
+    share = f" ({share_words(old, new)})" if old else ""
     return f"{_shown(key, abs(new - old), '')} {more} in B{share}"
 
 
-def _bounded_difference(old: int, new: int, is_old_low: bool, is_new_low: bool) -> str:
+def _bounded_difference(
+    values: tuple[int, int], are_low: tuple[bool, bool], shown: tuple[str, str]
+) -> str:
     """Return the difference of two counts in words, of which at least one is a lower bound."""
-    if is_old_low and is_new_low:
-        words = f"{abs(new - old):,} {'more' if new > old else 'fewer'} in B"
-        return unknown_difference(words, new - old)
+    old, new = values
+    if all(are_low) or (old != new and are_low[1] != (new > old)):
+        return open_difference(*shown)
     if old == new:
-        return "no fewer in B" if is_new_low else "no more in B"
-    word = "more" if new > old else "fewer"
-    bound = "at least" if (new > old) == is_new_low else "at most"
-    other = {"more": "fewer", "fewer": "more"}[word]
-    doubt = "" if bound == "at least" else f"; may be {other}"
-    return f"{bound} {abs(new - old):,} {word} in B{doubt}"
+        return "no fewer in B" if are_low[1] else "no more in B"
+    return f"at least {abs(new - old):,} {'more' if new > old else 'fewer'} in B"
 
 
-def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any], shown: tuple[str, str]) -> str:
     """Return the difference of two costs in words. It is a bound if one of them is a lower bound."""
     found = cost_difference(_cost(a), _cost(b))
     if found is None:
         return "unknown (a value is missing)"
-    words = found.words(_shown("cost_usd", abs(found.usd), ""), of=" in B")
+    words = found.words(_shown("cost_usd", abs(found.usd), ""), shown, of=" in B")
     old = _number("cost_usd", a.get("cost_usd"))
-    has_share = found.usd and old and found.bound in ("exact", "at_least") and "; may " not in words
-    return f"{words}{_share(abs(found.usd) / old)}" if has_share else words
+    has_share = found.usd and old and found.bound in ("exact", "at_least") and not found.is_open
+    return f"{words} ({share_words(old, old + found.usd)})" if has_share else words
 
 
 def _cost(side: Mapping[str, Any]) -> Cost:
     return Cost(_number("cost_usd", side.get("cost_usd")), *uncertainties(side))
-
-
-def _share(part: float | Decimal) -> str:
-    return f" ({part:,.0%})" if part >= 0.01 else " (<1%)"
 
 
 def _shown(key: str, value: Any, prefix: str) -> str:
@@ -239,8 +247,8 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
         "sign": sign,
         "words": words,
         "lane": step_side.get("lane"),
-        "turn": display.of_both(*(_turn(each) for each in (a, b))),
-        "at": display.of_both(
+        "turn": display.in_both(*(_turn(each) for each in (a, b))),
+        "at": display.in_both(
             *(f"turn {turn}" if (turn := _turn(each)) else "" for each in (a, b))
         ),
         "kind": step_side.get("kind"),
@@ -253,8 +261,17 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
             # If the content differs, its size adds nothing.
             if name not in _CONTENT and _SIZE_OF.get(name) not in step["differs"]
         ],
-        "contents": [_CONTENT[name] for name in step.get("differs", ()) if name in _CONTENT],
+        "contents": [words for name, words in _CONTENT.items() if name in step.get("differs", ())],
+        "failure": "" if a and b else _failure(step_side),
     }
+
+
+def _failure(side: Mapping[str, Any]) -> str:
+    """Return how a step failed, and how another attempt went on after it; empty if it did not fail."""
+    if not has_failed({"kind": None, "outcome": None, **side}):
+        return ""
+    retried = {"succeeded": ", retried and succeeded", "failed": ", retried without success"}
+    return f"{side.get('outcome')}{retried.get(side.get('retried') or '', '')}"
 
 
 def _turn(side: Mapping[str, Any] | None) -> str:

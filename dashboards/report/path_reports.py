@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.labels import is_label
 from dashboards import figures
 from dashboards.content.session_content import Budget
@@ -161,6 +162,7 @@ def comparison_report(
         b=_side(comparison["b"]),
         totals=totals(comparison["a"], comparison["b"]),
         changes=len(differing),
+        first_note=NO_IDENTICAL_STEP if steps and len(differing) == len(steps) else "",
         names=lane_names(steps),
         all_steps=len(steps),
         steps=[{**row(step), "lines": fit_lines(line, budget)} for step, line in differing[:MOST]],

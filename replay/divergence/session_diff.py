@@ -24,6 +24,7 @@ from replay.comparison.placeholders import bare
 from replay.divergence.step_alignment import AlignedStep, Details, aligned_steps
 
 StepKind = Literal["request", "tool_call", "decision"]
+Retried = Literal["succeeded", "failed"]
 CostStatus = Literal["exact", "lower_bound", "estimated"]
 Change = Literal["same", "changed", "removed", "added"]
 VERSION = 1
@@ -103,6 +104,10 @@ class Part:
     """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
     agent: str | None = None
     """The display name of the lane in its session (see `agentobs.store.analysis.lane_names`); None in a fixture."""
+    retried: Retried | None = None
+    """How a failed attempt went on: whether the last attempt of the same request `succeeded` or `failed`; None if there
+    was no other attempt. It is determined by `compared`.
+    """
     digests: Mapping[str, str] | None = field(default=None, repr=False)
     """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""
     ids: Mapping[str, tuple[str, ...]] | None = field(default=None, repr=False)
@@ -149,6 +154,10 @@ class Totals:
     """The number of requests whose output tokens are a lower bound."""
     duration_ns: int
     """The sum of the durations of all steps, including concurrent steps."""
+    turns: int = 0
+    """The number of the last turn of the main agent; 0 if unknown."""
+    models: tuple[str, ...] = ()
+    """The models of all requests, in the order of their first requests."""
 
 
 class ModelChange(NamedTuple):
@@ -174,6 +183,11 @@ class Comparison:
     def changes(self) -> int:
         """The number of steps that differ."""
         return sum(pair.change != "same" for pair in self.pairs)
+
+    @property
+    def has_identical_step(self) -> bool:
+        """Whether a step is the same in both sessions, or neither has a step."""
+        return not self.pairs or any(pair.change == "same" for pair in self.pairs)
 
     @property
     def model_changes(self) -> list[ModelChange]:
@@ -204,13 +218,32 @@ class Comparison:
 
 def compared(a: Sequence[Part], b: Sequence[Part]) -> Comparison:
     """Align the steps of two sessions, lane by lane, in the order of the lanes of the first session."""
-    sides = [[_with_shape(part) for part in side] for side in _with_lanes(a, b)]
+    sides = [_with_retries([_with_shape(part) for part in side]) for side in _with_lanes(a, b)]
     lanes = list(dict.fromkeys(part.lane for side in sides for part in side))
     pairs: list[Pair] = []
     for lane in lanes:
         in_lane = _aligned(*([part for part in side if part.lane == lane] for side in sides))
         pairs += _with_prompt_changes(list(in_lane))
     return Comparison(tuple(_with_id_changes(pairs)), totals(a), totals(b))
+
+
+def _with_retries(parts: Sequence[Part]) -> list[Part]:
+    """Return the steps of a session with `retried` of each failed attempt that another attempt followed."""
+    attempts: dict[tuple[str, int, str], list[int]] = {}
+    for at, part in enumerate(parts):
+        if part.kind == "request" and part.turn is not None:
+            attempts.setdefault((part.lane, part.turn, part.name), []).append(at)
+    found = list(parts)
+    for *earlier, last in attempts.values():
+        result: Retried = "failed" if _has_failed(parts[last]) else "succeeded"
+        for at in earlier:
+            if _has_failed(parts[at]):
+                found[at] = replace(parts[at], retried=result)
+    return found
+
+
+def _has_failed(request: Part) -> bool:
+    return request.outcome not in ("ok", None)
 
 
 def _with_lanes(a: Sequence[Part], b: Sequence[Part]) -> Iterator[Sequence[Part]]:
@@ -289,6 +322,8 @@ def totals(parts: Sequence[Part]) -> Totals:
         _cost_status(used),
         sum(part.counts_status == "lower_bound" for part in parts),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
+        max((part.turn or 0 for part in parts if part.lane == "main"), default=0),
+        tuple(dict.fromkeys(part.model for part in parts if part.model)),
     )
 
 
@@ -444,7 +479,8 @@ def _aligned_step(part: Part) -> AlignedStep:
         messages=known.get("messages"),
         model=part.model,
     )
-    return AlignedStep(part.turn, part.kind, part.name, calls, details)
+    is_retried = part.retried is not None
+    return AlignedStep(part.turn, part.kind, part.name, calls, details, is_retried)
 
 
 def _with_prompt_changes(pairs: list[Pair]) -> list[Pair]:

@@ -58,6 +58,8 @@ class AlignedStep:
     calls: tuple[str, ...]
     """The tools that a response calls, or the tool of a call."""
     details: Details
+    is_retried: bool = False
+    """Whether it is a failed attempt that another attempt followed. It is never aligned with a last attempt."""
 
 
 Places = tuple[int | None, int | None]
@@ -95,7 +97,7 @@ _Key = tuple[Hashable, tuple[Hashable, ...]]
 
 
 def _turn_key(steps: Sequence[AlignedStep]) -> _Key:
-    requested = [each for each in steps if each.kind == "request"]
+    requested = [each for each in steps if each.kind == "request" and not each.is_retried]
     run = [each for each in steps if each.kind == "tool_call"]
     calls = tuple(call for each in requested for call in each.calls)
     calls = calls or tuple(call for each in run for call in each.calls)
@@ -113,7 +115,7 @@ def _turn_score(a: tuple[bool, tuple[str, ...]], b: tuple[bool, tuple[str, ...]]
 
 
 def _step_key(step: AlignedStep) -> _Key:
-    return (step.kind, step.name), step.details
+    return (step.kind, step.name, step.is_retried), step.details
 
 
 def _step_score(a: Hashable, b: Hashable) -> int:

@@ -15,11 +15,14 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
+from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.backend import open_store
-from dashboards.app.comparison.pair_page import PAGE_SIZE, difference_runs
+from dashboards.app.comparison.difference_list import difference_rows, difference_runs
+from dashboards.app.comparison.pair_headline import StepPlaces, first_changes
+from dashboards.app.comparison.pair_page import PAGE_SIZE
 from dashboards.app.comparison.pair_texts import _changes
 from dashboards.figures import two_sessions
 from dashboards.figures.session_pair import lane_names
@@ -83,7 +86,7 @@ def test_two_sessions_are_compared(client: Client) -> None:
     assert "only in B" in words
     assert "tool call weather" in words
     assert "Tool calls 0 1 1 more in B" in words
-    assert "Uncached input tokens 20 1,020 1,000 more in B (5,000%)" in words
+    assert "Uncached input tokens 20 1,020 1,000 more in B (51 times)" in words
     assert "at least $" in words
     assert "steps differ." in words
 
@@ -166,7 +169,7 @@ def test_differences_are_in_words() -> None:
     }
     found = {each.name: (each.a, each.b, each.difference) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "at most $0.1500 less in B; may cost more"),
+        "Cost": ("$0.3000", "at least $0.1500", "unknown: $0.3000 in A, at least $0.1500 in B"),
         "Duration": ("1.00 s", "2.00 s", "1.00 s more in B (100%)"),
         "Attempts": ("2", "2", "no difference"),
         "Uncached input tokens": ("10", "15", "5 more in B (50%)"),
@@ -178,9 +181,9 @@ def test_differences_are_in_words() -> None:
     assert totals(exact, {**more, "cost_status": "lower_bound"})[0].difference == (
         "at least $0.1500 more in B (50%)"
     )
-    assert totals(low, more)[0].difference == "at most $0.1500 more in B; may cost less"
+    assert totals(low, more)[0].difference == ("unknown: at least $0.3000 in A, $0.4500 in B")
     assert totals(low, {**more, "cost_status": "lower_bound"})[0].difference == (
-        "unknown (both are lower bounds; the known part is $0.1500 more in B)"
+        "unknown: at least $0.3000 in A, at least $0.4500 in B"
     )
     about = {**more, "cost_status": "estimated"}
     assert totals(exact, about)[0].difference == "about $0.1500 more in B (50%)"
@@ -191,15 +194,10 @@ def test_differences_are_in_words() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words", "drawn"),
     [
-        ((540, 0), (121, 1), "at most 419 fewer in B; may be more", "at most 419 fewer"),
-        ((121, 1), (540, 0), "at most 419 more in B; may be fewer", "at most 419 more"),
+        ((540, 0), (121, 1), "unknown: 540 in A, at least 121 in B", ""),
+        ((121, 1), (540, 0), "unknown: at least 121 in A, 540 in B", ""),
         ((121, 0), (540, 1), "at least 419 more in B", "at least 419 more"),
-        (
-            (121, 1),
-            (540, 1),
-            "unknown (both are lower bounds; the known part is 419 more in B)",
-            "",
-        ),
+        ((121, 1), (540, 1), "unknown: at least 121 in A, at least 540 in B", ""),
     ],
 )
 def test_the_difference_of_partial_counts_is_a_bound(
@@ -232,6 +230,115 @@ def test_a_run_of_additional_steps_ends_at_a_common_step() -> None:
     ]
     assert difference_runs(steps, [1, 3, 4, 5, 6, 8, 9]) == [[1], [3, 4], [5], [6], [8, 9]]
     assert difference_runs(steps, [1, 8, 3, 9, 4, 5, 6]) == [[1, 8], [3, 9, 4], [5], [6]]
+
+
+def step_of(change: str, turn: int, name: str = "look", **facts: Any) -> dict[str, Any]:
+    """Return a step of a comparison; `facts` are facts of the existing sides."""
+    kind = "request" if name == "/v1/messages" else "tool_call"
+    side = {
+        "kind": kind,
+        "lane": "main",
+        "turn": turn,
+        "name": name,
+        "outcome": "executed",
+        **facts,
+    }
+    sides = {"added": "b", "removed": "a"}.get(change, "ab")
+    return {"change": change, "differs": [], **dict.fromkeys(sides, side)}
+
+
+PLACES = [StepPlaces(each, {}, frozenset()) for each in (ONE, OTHER)]
+
+
+def test_consecutive_additional_steps_are_one_row() -> None:
+    """Steps that only one session has are one row, even if a common step of the same turn is between them, and if
+    steps of the other session are. Rows with failed steps come first, then rows of several turns.
+    """
+    steps = [
+        step_of("changed", 1),
+        *(step_of("added", turn) for turn in range(2, 9)),
+        step_of("changed", 8, "/v1/messages", outcome="ok"),
+        step_of("removed", 2),
+        *(step_of("added", turn) for turn in range(8, 17)),
+        step_of("changed", 17),
+        step_of("added", 17, "refund", outcome="failed"),
+    ]
+    rows = difference_rows(steps, range(1, len(steps) + 1), {"main": "main"}, PLACES)
+    assert [(each["turns"], each["steps"], each["words"], each["failed"]) for each in rows] == [
+        ("turn 17", 1, "only in B", "refund failed"),
+        ("turns 2 to 16", 16, "only in B", ""),
+        ("turn 1", 1, "changed", ""),
+        ("turn 8", 1, "changed", ""),
+        ("turn 2", 1, "only in A", ""),
+        ("turn 17", 1, "changed", ""),
+    ]
+    assert rows[1]["tools"] == "look"
+
+
+def test_the_first_differences_are_named_once() -> None:
+    """A failed step of one session is no change of an outcome, and neither is an attempt that was retried. The parts of
+    the prompt are named even if the outcome of the request differs as well.
+    """
+    attempt = step_of("added", 1, "/v1/messages", outcome="http_error 529", retried="succeeded")
+    call = step_of("added", 1, "grep", outcome="failed")
+    prompt = step_of("changed", 1, "/v1/messages", outcome="ok")
+    prompt["differs"] = ["outcome", "response", "system_prompt"]
+    found = first_changes([attempt, call, prompt], (1, 2, 3), {"main": "main"}, PLACES)
+    assert [(each["of"], each["text"], each["words"]) for each in found] == [
+        ("failed step in one session only", "call grep in turn 1", "only in B, and failed"),
+        ("change of content", "request in turn 1", "different system prompt, text of the response"),
+        ("extra attempt", "request in turn 1", "only in B, http_error 529, retried and succeeded"),
+    ]
+    prompt["b"] = {**prompt["b"], "outcome": "cut 200"}
+    found = first_changes([attempt, prompt], (1, 2), {"main": "main"}, PLACES)
+    assert [(each["of"], each["number"], each["words"]) for each in found[:2]] == [
+        ("change of outcome", 2, "failed only in B"),
+        ("change of content", 2, "different system prompt, text of the response"),
+    ]
+    late = [step_of("added", 1), {**prompt, "b": {**prompt["a"], "turn": 25}}]
+    found = first_changes(late, (1, 2), {"main": "main"}, PLACES)
+    assert [(each["of"], each["number"], each["text"]) for each in found] == [
+        ("difference", 1, "call look in turn 1"),
+        ("change of content", 2, "request in turn 1 in A, turn 25 in B"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_retried_attempt_is_an_extra_attempt(tmp_path: Path) -> None:
+    """An attempt that failed and was retried is paired with no other one, and the page names it as an extra attempt.
+    Sessions without an identical step are announced first, by the page and by the command, and the totals precede the
+    selected step.
+    """
+    home = a_home(tmp_path)
+    record(home, [start(1, "before"), attempt(1, 1), end(1)])
+    record(
+        home,
+        [
+            start(2, "after"),
+            attempt(2, 1, status=529),
+            attempt(2, 1, at=T0 + 3 * SECOND, model="model-of-nobody"),
+            end(2),
+        ],
+    )
+    with open_store(home) as store:
+        steps = comparison_of(store, ONE, OTHER)["steps"]
+    assert [(each["change"], each["b"].get("retried")) for each in steps] == [
+        ("added", "succeeded"),
+        ("changed", None),
+    ]
+    command = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER])
+    assert command.stdout.startswith(NO_IDENTICAL_STEP)
+    assert "529 overloaded_error (retried, succeeded)" in command.stdout
+    assert re.search(r"^turns +1 +1 *$", command.stdout, re.MULTILINE)
+    with serving(home) as client:
+        words = client.get(f"/compare?a={ONE}&b={OTHER}").words
+    assert f"Session comparison ! {NO_IDENTICAL_STEP} A before" in words
+    assert "First extra attempt: request in turn 1 : only in B, http_error 529" in words
+    assert "First change of outcome" not in words
+    assert "Outcome completed completed no difference" in words
+    assert "Turns 1 1 no difference" in words
+    assert "model-of-nobody different" in words
+    assert words.index("Totals") < words.index("Step in B")
 
 
 def test_each_step_shows_the_certainty_of_its_cost() -> None:
@@ -318,7 +425,9 @@ def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
         words = client.get(f"/compare?a={a}&b={b}").words
     assert "Model: claude-haiku-5-5 → claude-opus-5-5 (4 requests, first request in turn 1" in words
     assert "First change of outcome: call refund in turn 1 : failed only in B" in words
-    assert "~ turn 1 request model claude-haiku-5-5 → claude-opus-5-5 ~ turn 1" in words
+    assert "~ turn 1 request model claude-haiku-5-5 → claude-opus-5-5 " in words
+    listed = words.partition("Differences ")[2]
+    assert listed.index("refund failed only in B") < listed.index("~ turn 1 request model")
     assert "outcome executed → failed, result" in words
     assert "Failed calls 1 2 1 more in B (100%)" in words
     assert (
@@ -353,7 +462,7 @@ def test_an_additional_step_shifts_no_other_step(runs: Runs) -> None:
     assert "digest" not in json.dumps(comparison)
     words = client.get(f"/compare?a={first}&b={second}").words
     assert "7 of 11 steps differ." in words
-    assert "First difference: request /v1/messages only in B" in words
+    assert "First difference: request in turn 1 only in B" in words
 
 
 @pytest.mark.slow
@@ -540,7 +649,7 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
     assert "B completed after turn 2, but its sub-agent tests failed. Failed step in B" in words
     assert "First change of outcome: call agent in turn 1 : failed only in B" in words
     assert "First change of content: request in turn 1 : different text of the response" in words
-    assert "First change of outcome: tool call agent" in words
+    assert "First change of outcome: call agent in turn 1 differs" in words
     assert "#1" not in re.sub(r"/sessions/\S+", "", words)
 
 
@@ -548,13 +657,16 @@ def test_a_step_has_its_turn_and_its_agent_in_both_sessions(runs: Runs) -> None:
     """The same step may have another turn in each session, and its agent another name; both are shown."""
     home, client, first, second = runs
     words = client.get(f"/compare?a={first}&b={second}").words
-    assert "First change of content: call find_order in turn 1 / turn 2 : different result" in words
-    assert "~ turn 5 / turn 6 request text of the response" in words
-    assert "= identical main 4 / 5 request" in words
+    assert (
+        "First change of content: call find_order in turn 1 in A, turn 2 in B : different result"
+        in words
+    )
+    assert "~ turn 5 in A, turn 6 in B request text of the response" in words
+    assert "= identical main 4 in A, 5 in B request" in words
     shown = client.get(f"/compare?a={first}&b={second}&step=11").words
-    assert "turn 5 / turn 6 of main Step in A Step in B" in shown
+    assert "turn 5 in A, turn 6 in B of main, /v1/messages Step in A Step in B" in shown
     table = CliRunner().invoke(cli, ["--home", str(home.path), "diff", first, second, "--all"])
-    assert re.search(r"= +main +4 / 5 +request", table.stdout)
+    assert re.search(r"= +main +4 in A, 5 in B +request", table.stdout)
     step = {
         "change": "same",
         "a": {"kind": "request", "lane": "main/agent#1", "turn": 5, "agent": "agent 2"},

@@ -6,16 +6,15 @@ from decimal import Decimal
 
 import pytest
 
-from agentobs.records.cost_difference import Cost, cost_difference
+from agentobs.records.cost_difference import Cost, cost_difference, share_words
 
 COSTS = ("0.30", "0.45"), ("0.45", "0.30"), ("0.30", "0.30")
 EXACT = ("$0.15 more", "$0.15 less", "no difference")
-LOW_B = ("at least $0.15 more", "at most $0.15 less; may cost more", "the same or more")
-UNKNOWN = tuple(
-    f"unknown (both are lower bounds; the known part {words})"
-    for words in ("is $0.15 more", "is $0.15 less", "does not differ")
-)
-LOW_A = ("at most $0.15 more; may cost less", "at least $0.15 less", "the same or less")
+OPEN = "unknown: at least $1 in A, $2 in B"
+"""The words if it is unknown which cost is higher: both costs."""
+LOW_B = ("at least $0.15 more", OPEN, "the same or more")
+UNKNOWN = (OPEN, OPEN, OPEN)
+LOW_A = (OPEN, "at least $0.15 less", "the same or less")
 
 
 @pytest.mark.parametrize(
@@ -34,12 +33,24 @@ def test_a_lower_bound_makes_the_difference_a_bound(
     for (a, b), words in zip(COSTS, expected, strict=True):
         found = cost_difference(Cost(Decimal(a), a_is_low), Cost(Decimal(b), b_is_low))
         assert found is not None
-        assert found.words("$0.15") == words
+        assert found.words("$0.15", ("at least $1", "$2")) == words
+        assert found.is_open is (words == OPEN)
 
 
 def test_estimates_are_marked_and_unknown_costs_have_no_difference() -> None:
     """The difference of an estimate is an estimate; a missing cost has no difference."""
     found = cost_difference(Cost(Decimal(1)), Cost(Decimal(2), is_estimated=True))
     assert found is not None
-    assert found.words("$1", of=" in B") == "about $1 more in B"
+    assert found.words("$1", ("$1", "about $2"), of=" in B") == "about $1 more in B"
     assert cost_difference(Cost(None), Cost(Decimal(2))) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [(100, 150, "50%"), (100, 1_099, "999%"), (100, 1_100, "11 times"), (10, 1_020, "102 times"),
+     (10_000, 10_001, "<1%"), (1_020, 10, "99%")],
+)  # fmt: skip
+def test_a_large_share_is_a_factor(old: int, new: int, words: str) -> None:
+    """Above 999 percent, an increase is a factor."""
+    assert share_words(old, new) == words
+    assert share_words(Decimal(old), Decimal(new)) == words

@@ -21,8 +21,9 @@ from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
-from agentobs.records.cost_difference import Cost, cost_difference, unknown_difference
-from agentobs.records.display import money, of_both, printable, seconds, text
+from agentobs.records.comparison_words import NO_IDENTICAL_STEP
+from agentobs.records.cost_difference import Cost, cost_difference, open_difference
+from agentobs.records.display import in_both, money, printable, seconds, text
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
 
@@ -94,6 +95,8 @@ def diff(
     if as_json:
         click.echo(found.json(one.about, other.about))
         return
+    if not found.has_identical_step:
+        click.echo(f"{NO_IDENTICAL_STEP}\n")
     _show_totals(one, other, found)
     if not found.changes:
         click.echo(f"\nall {len(found.pairs)} steps are identical")
@@ -470,6 +473,7 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
 
 
 _TOTALS = (
+    ("turns", "turns"),
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
     ("failed calls", "failed_calls"),
@@ -512,7 +516,9 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
             ]
             shown = [_measure(key, *each) for each in zip((a, b), qualifiers, strict=True)]
             found_difference = (
-                _cost_difference(found) if is_cost else _count_difference(key, (a, b), are_low)
+                _cost_difference(found, (shown[0], shown[1]))
+                if is_cost
+                else _count_difference(key, (a, b), are_low, (shown[0], shown[1]))
             )
             rows.append((name, *shown, found_difference))
     show_table(["", "A", "B", "B - A"], rows)
@@ -538,18 +544,21 @@ def _difference(key: str, a: Any, b: Any) -> str:
     return f"{sign}{_measure(key, abs(b - a))}"
 
 
-def _count_difference(key: str, values: tuple[Any, Any], are_low: Sequence[bool]) -> str:
+def _count_difference(
+    key: str, values: tuple[Any, Any], are_low: Sequence[bool], shown: tuple[str, str]
+) -> str:
     """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
     a, b = values
     if not any(are_low):
         return _difference(key, a, b)
-    if all(are_low):
-        return unknown_difference(_difference(key, a, b), b - a)
-    bound = "at least" if are_low[1] == (b >= a) else "at most"
-    return f"{bound} {_difference(key, a, b) or '0'}"
+    if all(are_low) or (a != b and are_low[1] != (b > a)):
+        return open_difference(*shown)
+    if a == b:
+        return f"{'at least' if are_low[1] else 'at most'} 0"
+    return f"at least {_difference(key, a, b)}"
 
 
-def _cost_difference(found: Comparison) -> str:
+def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
     """Return the difference of the costs as text. It is a bound if one of them is a lower bound."""
     difference = cost_difference(
         *(
@@ -563,7 +572,7 @@ def _cost_difference(found: Comparison) -> str:
     )
     if difference is None or (difference.bound == "exact" and not difference.is_estimated):
         return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
-    return difference.words(_measure("cost_usd", abs(difference.usd)))
+    return difference.words(_measure("cost_usd", abs(difference.usd)), shown)
 
 
 def _model_lines(found: Comparison) -> Iterator[str]:
@@ -634,7 +643,7 @@ def _rows(pair: Pair, names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     ]
     differs = "; ".join(_changed_field(pair, name) for name in pair.differs if name != "texts")
     turns = (side and side.turn for side in (pair.a, pair.b))
-    turn = of_both(*("" if each is None else str(each) for each in turns))
+    turn = in_both(*("" if each is None else str(each) for each in turns))
     step = f"{kind_text} {part.name}"
     yield (
         _SIGNS[pair.change],
@@ -672,6 +681,8 @@ def _step_summary(part: Part | None) -> str:
         else ""
     )
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
+    if part.retried:
+        outcome = f"{outcome} (retried, {part.retried})"
     qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
     cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
     shown = (outcome, tokens, cost, seconds(part.duration_ns))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +71,7 @@ def endings(
 ) -> list[dict[str, Any]]:
     """Return how each session ended: a sentence, and the failed step in its trace, if known."""
     turns = [
-        max((each[side]["turn"] or 0 for each in steps if _is_main(each.get(side))), default=0)
+        max((each[side].get("turn") or 0 for each in steps if _is_main(each.get(side))), default=0)
         for side in "ab"
     ]
     is_same_task = any(step["change"] == "same" for step in steps)
@@ -110,7 +109,9 @@ def first_changes(
     names: Mapping[str, str],
     places: Sequence[StepPlaces],
 ) -> list[dict[str, Any]]:
-    """Return the first step that failed in only one session, and the first change of content.
+    """Return the first differences, the most important one first: the first step of both sessions that failed in only
+    one of them, the first failed step that only one session has, the first difference, the first change of content,
+    and the first extra attempt. The page starts with the first of them.
 
     Args:
         steps: all steps of the comparison.
@@ -118,24 +119,49 @@ def first_changes(
         names: the display names of the lanes.
         places: where the steps of both sessions are.
     """
-    found = []
-    outcomes = [number for number in ordered if _only_failed_in(steps[number - 1], places)]
-    # A step that both sessions have says more than a step that only one of them has.
-    common = [number for number in outcomes if steps[number - 1]["change"] in ("same", "changed")]
-    for number in (common or outcomes)[:1]:
-        step = steps[number - 1]
-        letter = _only_failed_in(step, places)
-        words = f"failed only in {letter}"
-        found.append({"of": "outcome", **_described(number, step, names), "words": words})
-    contents = (
-        number
-        for number in ordered
-        if number not in outcomes and row(steps[number - 1])["contents"]
-    )
-    for number in itertools.islice(contents, 1):
-        step = steps[number - 1]
-        words = f"different {', '.join(row(step)['contents'])}"
-        found.append({"of": "content", **_described(number, step, names), "words": words})
+    extra = [each for each in ordered if _is_extra_attempt(steps[each - 1])]
+    usual = [each for each in ordered if not _is_extra_attempt(steps[each - 1])]
+    different = [each for each in usual if steps[each - 1]["change"] != "same"]
+    failed = [each for each in usual if only_failed_in(steps[each - 1], places)]
+    single = [each for each in failed if steps[each - 1]["change"] in ("added", "removed")]
+    common = [each for each in failed if steps[each - 1]["change"] in ("same", "changed")]
+    contents = [each for each in different if row(steps[each - 1])["contents"]]
+    found = [("change of outcome", each) for each in common[:1]]
+    found += [("failed step in one session only", each) for each in single[:1]]
+    known = {*(each for _, each in found), *contents[:1]}
+    found += [("difference", each) for each in different[:1] if each not in known]
+    found += [("change of content", each) for each in contents[:1]]
+    found += [("extra attempt", each) for each in extra[:1]]
+    return [
+        {"of": of, **described(number, steps[number - 1], names), "words": words}
+        for of, number in found
+        for words in [_words(of, steps[number - 1], only_failed_in(steps[number - 1], places))]
+    ]
+
+
+def _is_extra_attempt(step: Row) -> bool:
+    """Return whether only one session has a step, and it is a failed attempt that another attempt followed."""
+    return step["change"] in ("added", "removed") and bool(_side(step).get("retried"))
+
+
+def _words(of: str, step: Row, failed_in: str) -> str:
+    """Return what is different in a step."""
+    known = row(step)
+    if of == "change of outcome":
+        return f"failed only in {failed_in}"
+    if of == "change of content":
+        return f"different {', '.join(known['contents'])}"
+    if of == "failed step in one session only":
+        verb = "denied" if _side(step)["kind"] == "decision" else "failed"
+        return f"{known['words']}, and {verb}"
+    if step["change"] == "changed":
+        names = [name for name, _, _ in known["differs"]]
+        return f"different {', '.join([*names, *known['contents']])}"
+    return ", ".join(filter(None, (known["words"], known["failure"])))
+
+
+def _side(step: Row) -> Row:
+    found: Row = step.get("b") or step["a"]
     return found
 
 
@@ -148,22 +174,26 @@ def model_changes(comparison: Mapping[str, Any], names: Mapping[str, str]) -> li
     """
     steps = comparison["steps"]
     return [
-        {**each, **_described(each["step"], steps[each["step"] - 1], names)}
+        {**each, **described(each["step"], steps[each["step"] - 1], names)}
         for each in comparison.get("model_changes", ())
     ]
 
 
-def _only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
-    """Return the letter of the session in which a step failed; empty if it failed in both or in none."""
+def only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
+    """Return the letter of the session in which a step failed; empty if it failed in both or in none. A failed attempt
+    that was retried counts as no failure, because its last attempt does.
+    """
+    if any((step.get(side) or {}).get("retried") for side in "ab"):
+        return ""
     a, b = (place.has_failed(step.get(side)) for side, place in zip("ab", places, strict=True))
     return "" if a == b else "A" if a else "B"
 
 
-def _described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
+def described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the number of a step, and a text that names it."""
-    side, described = step.get("b") or step["a"], row(step)
+    side, known = _side(step), row(step)
     kinds = {"request": "request", "tool_call": f"call {side['name']}"}
     kind = kinds.get(side["kind"], f"permission {side['name']}")
-    turn = f" in {described['at']}" if described["at"] else ""
+    turn = f" in {known['at']}" if known["at"] else ""
     lane = "" if side["lane"] == "main" else f" of {names.get(side['lane'], side['lane'])}"
     return {"number": number, "text": f"{kind}{turn}{lane}"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,14 +12,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
+from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.whole_numbers import whole_number
 from agentobs.runtime import process
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
 from dashboards.app.comparison.compared_session import ComparedSession
+from dashboards.app.comparison.difference_list import difference_rows
 from dashboards.app.comparison.pair_headline import (
     StepPlaces,
+    described,
     endings,
     first_changes,
     model_changes,
@@ -35,10 +37,8 @@ from dashboards.panels.panels import Panel, panel
 
 PAGE_SIZE = 100
 """Steps per page. Our choice."""
-MOST_LISTED = 8
-"""The number of differences that are listed at the top. Our choice."""
-MANY_STEPS = 5
-"""The number of consecutive steps of one session that are listed as one difference. Our choice."""
+MOST_LISTED = 12
+"""The number of rows of the list of differences. Our choice."""
 MOST_COMPARISONS = 4
 """The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
 
@@ -81,12 +81,12 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         places = [StepPlaces.of(side) for side in sides]
         running = [side.rows("internal/session_summary") for side in sides]
         failures = [next(iter(side.restored("internal/failure")), None) for side in sides]
-        by_start, by_end = _in_time(sides, steps)
+        ordered = _by_end(sides, steps)
         ended = endings(sides, steps, running, failures, places)
         titles = SessionTexts(view.store, view.texts).titles(ids)
     names = lane_names(steps)
-    different = [number for number in by_start if steps[number - 1]["change"] != "same"]
-    firsts = first_changes(steps, by_end, names, places)
+    different = [number for number in ordered if steps[number - 1]["change"] != "same"]
+    firsts = first_changes(steps, ordered, names, places)
     query = request.query_params
     is_only_changed = "changed" in query
     numbered: list[Row] = [
@@ -96,8 +96,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
     ]
     parameters = {"a": ids[0], "b": ids[1], **({"changed": "1"} if is_only_changed else {})}
     listed = page_of(numbered, query.get("page"), parameters, PAGE_SIZE)
-    lead = [each["number"] for each in firsts if each["of"] == "outcome"] + different
-    selected = _selected(query.get("step"), len(steps), lead)
+    selected = _selected(query.get("step"), len(steps), [each["number"] for each in firsts])
+    rows = difference_rows(steps, different, names, places)
     return page_response(
         request,
         "pair.html",
@@ -111,20 +111,19 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         firsts=firsts,
         models=model_changes(comparison, names),
         names=names,
-        notes=[
-            *_notes(running, has_common_step=len(different) < len(steps) or not steps),
-            *not_compared(comparison),
-        ],
+        first_note=NO_IDENTICAL_STEP if steps and len(different) == len(steps) else "",
+        notes=[*_notes(running), *not_compared(comparison)],
         totals=totals(comparison["a"], comparison["b"]),
         panel=_panel(comparison),
         changes=len(different),
         a_part_is_missing="not_compared" in comparison,
         all_steps=len(steps),
         is_only_changed=is_only_changed,
-        selected=_selected_step(steps, selected, places),
+        selected=_selected_step(steps, selected, places, names),
         neighbors=_neighbors(selected, different),
-        listed=_listed(steps, different)[:MOST_LISTED],
-        lead=_lead(selected, firsts, different),
+        listed=rows[:MOST_LISTED],
+        unlisted=sum(each["steps"] for each in rows[MOST_LISTED:]),
+        lead=_lead(selected, firsts),
         parameters=parameters,
         link=_link,
         steps=replace(
@@ -175,7 +174,10 @@ def _selected(text: str | None, count: int, lead: Sequence[int]) -> int | None:
 
 
 def _selected_step(
-    steps: Sequence[Row], number: int | None, places: Sequence[StepPlaces]
+    steps: Sequence[Row],
+    number: int | None,
+    places: Sequence[StepPlaces],
+    names: Mapping[str, str],
 ) -> dict[str, Any] | None:
     if number is None:
         return None
@@ -188,14 +190,16 @@ def _selected_step(
         }
         for side, place in zip("ab", places, strict=True)
     ]
-    return {"number": number, **row(step), "sides": dict(zip("ab", sides, strict=True))}
+    return {
+        **row(step),
+        **described(number, step, names),
+        "sides": dict(zip("ab", sides, strict=True)),
+    }
 
 
-def _lead(number: int | None, firsts: Sequence[Mapping[str, Any]], different: Sequence[int]) -> str:
+def _lead(number: int | None, firsts: Sequence[Mapping[str, Any]]) -> str:
     """Return of what the selected step is the first one, such as `change of outcome`; empty if it is not."""
-    if different and number == different[0]:
-        return "difference"
-    return next((f"change of {each['of']}" for each in firsts if each["number"] == number), "")
+    return next((str(each["of"]) for each in firsts if each["number"] == number), "")
 
 
 def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
@@ -219,15 +223,15 @@ def _side(step: Row) -> Row:
     return found
 
 
-def _in_time(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of the steps in the order in which they started, and in the order in which they ended.
+def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]:
+    """Return the numbers of the steps in the order in which they ended, so that a failure of a sub-agent precedes that
+    of the call that started it.
 
-    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. Times
-    are relative to the start of the session.
+    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. The
+    order within a lane is kept. Times are relative to the start of the session.
     """
     if len({_side(step)["lane"] for step in steps}) < 2:
-        numbers = list(range(1, len(steps) + 1))
-        return numbers, numbers
+        return list(range(1, len(steps) + 1))
     known = []
     for side in sides:
         rows = side.restored("session_steps")
@@ -237,75 +241,20 @@ def _in_time(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> tuple[li
         start = min(times.values(), default=0)
         known.append({key: at - start for key, at in times.items()})
 
-    def started(number: int) -> tuple[bool, int, int]:
-        step = steps[number - 1]
-        times = known[1] if step.get("b") else known[0]
-        at = times.get((_side(step)["kind"], _side(step).get("id")))
-        return at is None, at or 0, number
-
-    def ended(number: int) -> tuple[bool, int, int]:
-        is_unknown, at, _ = started(number)
-        return is_unknown, at + (_side(steps[number - 1]).get("duration_ns") or 0), number
-
-    numbers = list(range(1, len(steps) + 1))
-    return sorted(numbers, key=started), sorted(numbers, key=ended)
+    latest: dict[str, int] = {}
+    ends = []
+    for number, step in enumerate(steps, start=1):
+        side = _side(step)
+        at = known["b" in step].get((side["kind"], side.get("id")), 0)
+        end = max(at + (side.get("duration_ns") or 0), latest.get(side["lane"], 0))
+        latest[side["lane"]] = end
+        ends.append((end, number))
+    return [number for _, number in sorted(ends)]
 
 
-def _listed(steps: Sequence[Row], different: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the different steps as rows; many consecutive steps of one session are one row with their number."""
-    found = []
-    for run in difference_runs(steps, different):
-        turns = [
-            side["turn"]
-            for number in run
-            if (side := _side(steps[number - 1]))["lane"] == "main" and side["turn"] is not None
-        ]
-        if len(run) >= MANY_STEPS and turns:
-            first = {"number": run[0], **row(steps[run[0] - 1])}
-            found.append({**first, "steps": len(run), "turns": (min(turns), max(turns))})
-        else:
-            found += [{"number": number, "steps": 0, **row(steps[number - 1])} for number in run]
-    return found
-
-
-def difference_runs(steps: Sequence[Row], different: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of different steps in runs of steps that only one session has. A run ends at a step of one of
-    its lanes that both sessions have.
-
-    Args:
-        steps: all steps of a comparison, lane by lane.
-        different: the numbers of the different steps, from 1, in the order in which they are listed.
-    """
-    before = _common_steps_before(steps)
-    found: list[list[int]] = []
-    change, common = "", dict[str, int]()
-    for number in different:
-        step = steps[number - 1]
-        lane = _side(step)["lane"]
-        is_same = step["change"] == change != "changed"
-        if is_same and common.setdefault(lane, before[number - 1]) == before[number - 1]:
-            found[-1].append(number)
-        else:
-            found.append([number])
-            change, common = step["change"], {lane: before[number - 1]}
-    return found
-
-
-def _common_steps_before(steps: Sequence[Row]) -> list[int]:
-    """Return for each step how many steps of its lane before it both sessions have."""
-    found, common = list[int](), Counter[str]()
-    for step in steps:
-        lane = _side(step)["lane"]
-        found.append(common[lane])
-        common[lane] += step["change"] in ("same", "changed")
-    return found
-
-
-def _notes(summaries: Sequence[Sequence[Row]], *, has_common_step: bool) -> list[str]:
-    """Return why totals of a session are lower bounds, and whether the sessions share no step, in sentences."""
+def _notes(summaries: Sequence[Sequence[Row]]) -> list[str]:
+    """Return why totals of a session are lower bounds, in sentences."""
     notes = []
-    if not has_common_step:
-        notes.append("The sessions have no identical step. They may be runs of different tasks.")
     for letter, rows in zip("AB", summaries, strict=True):
         if rows and rows[0]["status"] == "running":
             notes.append(f"{letter} is running: its totals so far are lower bounds.")
