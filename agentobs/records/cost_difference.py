@@ -75,13 +75,14 @@ MOST_PERCENT = 999
 """Above this increase in percent, a share is a factor, because thousands of percent are hard to read. Our choice."""
 
 
-def share_words(old: Decimal | float, new: Decimal | float) -> str:
+def share_words(old: Decimal | int, new: Decimal | int) -> str:
     """Return how much a value differs from another one, such as `50%`, `<1%` or `28 times`, without a sign.
 
     Args:
         old: the first value, not 0.
         new: the second value.
     """
+    old, new = Decimal(old), Decimal(new)
     percent = abs(new - old) / old * 100
     if new > old and percent > MOST_PERCENT:
         return f"{new / old:,.0f} times"

@@ -28,6 +28,8 @@ _TOTALS = (
     ("cache_write_tokens", "Cache write tokens"),
     ("output_tokens", "Output tokens"),
 )
+_FIRST = ("Outcome", "Cost", "Duration", "Turns", "Failed calls")
+"""The totals before the models."""
 _CHANGES = {
     "same": ("=", "identical"),
     "changed": ("~", "changed"),
@@ -60,6 +62,8 @@ class Total:
     b: str
     difference: str
     """The difference, in words."""
+    is_text: bool = False
+    """Whether the values are texts, which may be long."""
 
 
 def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
@@ -81,13 +85,14 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
             words = _difference(key, old, new)
         found.append(Total(name, before, now, words))
     models = (", ".join(map(str, side.get("models") or ())) for side in (a, b))
-    return found + _texts("Models", *models)
+    usual = [total for total in found if total.name in _FIRST]
+    return [*usual, *_texts("Models", *models), *(each for each in found if each not in usual)]
 
 
 def _texts(name: str, a: str, b: str) -> list[Total]:
     """Return a fact of both sessions that is no number; none if neither session has it."""
     words = "" if not (a and b) else "no difference" if a == b else "different"
-    return [Total(name, a or "unknown", b or "unknown", words)] if a or b else []
+    return [Total(name, a or "unknown", b or "unknown", words, is_text=True)] if a or b else []
 
 
 _ENDINGS = {

@@ -324,6 +324,28 @@ def test_turns_are_aligned_before_their_steps(a: str, b: str, turns: list[tuple[
         assert all(pair.change == "same" for pair in found)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "changes"),
+    [
+        (["ok"], ["529", "ok"], ["added", "same"]),
+        (["529", "ok"], ["529", "529", "ok"], ["same", "added", "same"]),
+        (["529"], ["529", "529"], ["added", "same"]),
+        (["529"], ["529", "ok"], ["added", "changed"]),
+    ],
+)
+def test_a_retried_attempt_is_paired_with_no_last_attempt(
+    a: list[str], b: list[str], changes: list[str]
+) -> None:
+    """Only the last attempts of a request decide whether its outcome changed; earlier ones are paired with each other."""
+    sides = ([Part("request", "main", 1, "m", outcome=each) for each in side] for side in (a, b))
+    found = compared(*sides)
+    retried = [each.b.retried for each in found.pairs if each.b]
+    assert [each.change for each in found.pairs] == changes
+    assert retried[-1] is None
+    assert set(retried[:-1]) == {"failed" if b[-1] == "529" else "succeeded"}
+    assert json.loads(found.json({}, {}))["b"]["turns"] == 1
+
+
 def test_another_model_is_stated_once() -> None:
     """The comparison states which model replaced which one, in how many requests, and where first."""
     found = compared(steps_of_turns("fr."), steps_of_turns("fr.f.", "large"))

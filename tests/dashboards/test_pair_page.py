@@ -337,7 +337,7 @@ def test_a_retried_attempt_is_an_extra_attempt(tmp_path: Path) -> None:
     assert "First change of outcome" not in words
     assert "Outcome completed completed no difference" in words
     assert "Turns 1 1 no difference" in words
-    assert "model-of-nobody different" in words
+    assert "model-of-nobody different Attempts 1 2 1 more in B" in words
     assert words.index("Totals") < words.index("Step in B")
 
 

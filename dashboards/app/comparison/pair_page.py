@@ -244,10 +244,10 @@ def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]
     latest: dict[str, int] = {}
     ends = []
     for number, step in enumerate(steps, start=1):
-        side = _side(step)
-        at = known["b" in step].get((side["kind"], side.get("id")), 0)
-        end = max(at + (side.get("duration_ns") or 0), latest.get(side["lane"], 0))
-        latest[side["lane"]] = end
+        part = _side(step)
+        at = known["b" in step].get((part["kind"], part.get("id")), 0)
+        end = max(at + (part.get("duration_ns") or 0), latest.get(part["lane"], 0))
+        latest[part["lane"]] = end
         ends.append((end, number))
     return [number for _, number in sorted(ends)]
 
