@@ -263,7 +263,9 @@ sessions of one home are then compared by their keyed digests (system prompts, t
 results as the model got them).
 
 Turns are paired first, in order, then the steps of paired turns. Turns with the same calls are paired even if inputs or
-outcomes differ; equal inputs, outcomes and results decide between several such turns.
+outcomes differ; equal inputs, outcomes and results decide between several such turns. A failed attempt that was retried
+is paired with another such attempt or with none, so the last attempts of both sessions are compared. Its `retried` says
+whether the last attempt `succeeded` or `failed`.
 
 IDs that are new in each run are not a difference: IDs of tool calls, responses and requests of the provider, the ID of
 the session, and IDs after a label such as `session_id` or `agentId`. Each ID of one session must correspond to

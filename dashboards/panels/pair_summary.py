@@ -90,7 +90,7 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
 
 
 def _texts(name: str, a: str, b: str) -> list[Total]:
-    """Return a fact of both sessions that is no number; none if neither session has it."""
+    """Return a fact of both sessions that is a text; none if neither session has it."""
     words = "" if not (a and b) else "no difference" if a == b else "different"
     return [Total(name, a or "unknown", b or "unknown", words, is_text=True)] if a or b else []
 
@@ -272,7 +272,7 @@ def row(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(side: Mapping[str, Any]) -> str:
-    """Return how a step failed, and how another attempt went on after it; empty if it did not fail."""
+    """Return how a step failed, and whether another attempt succeeded after it; empty if it did not fail."""
     if not has_failed({"kind": None, "outcome": None, **side}):
         return ""
     retried = {"succeeded": ", retried and succeeded", "failed": ", retried without success"}

@@ -105,8 +105,8 @@ class Part:
     agent: str | None = None
     """The display name of the lane in its session (see `agentobs.store.analysis.lane_names`); None in a fixture."""
     retried: Retried | None = None
-    """How a failed attempt went on: whether the last attempt of the same request `succeeded` or `failed`; None if there
-    was no other attempt. It is determined by `compared`.
+    """Of a failed attempt: whether the last attempt of the same request `succeeded` or `failed`; None if this is the
+    last one. It is determined by `compared`.
     """
     digests: Mapping[str, str] | None = field(default=None, repr=False)
     """The digests of the parts in `DIGESTED` that are known. They are compared, but never shown or written."""

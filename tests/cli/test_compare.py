@@ -336,7 +336,7 @@ def test_turns_are_aligned_before_their_steps(a: str, b: str, turns: list[tuple[
 def test_a_retried_attempt_is_paired_with_no_last_attempt(
     a: list[str], b: list[str], changes: list[str]
 ) -> None:
-    """Only the last attempts of a request decide whether its outcome changed; earlier ones are paired with each other."""
+    """Only the last attempts of a request are compared; earlier ones are paired with each other, or with none."""
     sides = ([Part("request", "main", 1, "m", outcome=each) for each in side] for side in (a, b))
     found = compared(*sides)
     retried = [each.b.retried for each in found.pairs if each.b]

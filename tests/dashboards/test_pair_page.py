@@ -276,7 +276,7 @@ def test_consecutive_additional_steps_are_one_row() -> None:
 
 
 def test_the_first_differences_are_named_once() -> None:
-    """A failed step of one session is no change of an outcome, and neither is an attempt that was retried. The parts of
+    """Neither a failed step of one session nor an attempt that was retried changes an outcome. The parts of
     the prompt are named even if the outcome of the request differs as well.
     """
     attempt = step_of("added", 1, "/v1/messages", outcome="http_error 529", retried="succeeded")
