@@ -138,7 +138,7 @@ did not report is 0, and its row is a lower bound: its note says `usage:unreport
 - `agentobs cost --by model|session|day|agent|source|model,day [--session S] [--since 7d] [--until 2026-11-01]
   [--detail] [--json|--csv]` shows costs. `--detail` shows the cost of each token class.
 - `agentobs cache [SESSION]` shows savings, cache misses and the cheaper cache lifetime of all sessions; with SESSION,
-  every miss of that session.
+  every miss of that session, and apart from them what compactions and prefixes of several agents cost.
 - `agentobs reprice [SESSION...] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`
   shows by model what the stored calls would have cost, the stored cost, and the difference. Stored data does not
   change. The output lists the assumptions, for example that another model would use the same number of tokens.

@@ -14,17 +14,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from agentobs.records.display import seconds
+from agentobs.records.display import listed, seconds
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
+    LEAST_NAMED,
     Split,
     interaction_times,
     longest_own_stretch,
-    time_between,
+    outside_words,
 )
+from agentobs.store.analysis.waste import NOTHING, session_waste, without_usage
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
@@ -43,8 +45,8 @@ from dashboards.app.trace import (
     step_of_turn,
     turns_by_lane,
 )
-from dashboards.figures.phrases import amount, certainty_prefix, count, money, uncertain_total
-from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises
+from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
+from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises, slow_rises
 from dashboards.panels.failure_groups import (
     SessionFailures,
     failures_of_failed_agent,
@@ -67,8 +69,6 @@ PAGE_SIZE = 50
 """Steps per page. Our choice: one or two screens."""
 MOST_ROWS = 20
 """The maximum number of rows of small tables, such as the evidence of a failure signature. Our choice."""
-MOST_PREFIXES = 3
-"""The maximum number of prefixes that several agents wrote that the tab Cost names. Our choice."""
 MOST_LONGEST = 5
 """The number of longest steps that the tab Time lists. Our choice."""
 TRACE = "trace"
@@ -88,8 +88,6 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
 """The tabs by their name in the URL: their titles and figures."""
 Listed = tuple[int, ShownNode | None, bool]
 """A row of the longest steps: its time in nanoseconds, its step, and whether it is agent code after this step."""
-LEAST_PAUSE = 1_000_000_000
-"""The shortest time outside of interactions that the tile with the duration names, in nanoseconds. Our choice."""
 WINDOW_TURNS = 25
 """The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
 
@@ -172,7 +170,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     return {
         "nodes": nodes,
         "more_nodes": more,
-        "all_nodes": sum(tree.node(each).kind != "group" for each in tree.order),
+        "step_counts": _step_counts(tree),
         "main_turns": turns.get("main"),
         "turn_agents": [
             (lane, "main agent" if lane == "main" else name_of_lane(lane, opened.agents), known)
@@ -189,6 +187,16 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "failures": tree.adjacent_failures(number),
         "parameters": parameters,
     }
+
+
+def _step_counts(tree: TraceTree) -> str:
+    """Return how many requests, tool calls and other steps the tree has, in words."""
+    kinds = [tree.node(number).kind for number in tree.order]
+    calls = kinds.count("tool") + kinds.count("agent")
+    requests = kinds.count("request")
+    others = len(kinds) - kinds.count("group") - requests - calls
+    parts = [count(requests, "request"), count(calls, "tool call")]
+    return listed([*parts, *([count(others, "other step")] if others else [])])
 
 
 def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
@@ -267,38 +275,17 @@ def _panel_values(
 def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:
     del query
     spent = first_of(opened.cached_rows("cost_by_session"))
-    calls = _failed_counts(opened.tree)["calls"]
-    notes = [
+    notes = (
         uncertain_total(spent) if spent else "",
-        _prefix_note(opened.cached_rows("internal/repeated_prefixes")),
-        _compaction_note(
-            opened.cached_rows("context_growth"),
-            first_of(opened.cached_rows("internal/compaction_cost")),
-        ),
-        _failed_calls_note(calls, opened.cached_rows("session_turns")),
-    ]
-    return {"cost_notes": [note for note in notes if note], "rises": _rises(opened)}
-
-
-def _failed_calls_note(calls: int, turns: Sequence[Row]) -> str:
-    """Return a sentence with the number of failed tool calls, and what the requests cost that made them.
-
-    Args:
-        calls: the number of failed tool calls.
-        turns: the rows of `session_turns`.
-    """
-    if not calls:
-        return ""
-    made = [row for row in turns if row["tool_errors"]]
-    priced = [row for row in made if row["cost_usd"] is not None]
-    failed = f"{count(calls, 'tool call')} failed"
-    if not priced or len(priced) < len(made):
-        return f"{failed}."
-    spent = (
-        f"{certainty_prefix(priced)}{money(sum((row['cost_usd'] for row in priced), Decimal(0)))}"
+        without_usage(opened.cached_rows("internal/failed_request_costs")),
     )
-    requests = "request" if len(made) == 1 else f"{len(made):,} requests"
-    return f"{failed}. The {requests} with {'this call' if calls == 1 else 'these calls'} cost {spent} of the total."
+    return {
+        "waste": session_waste(opened.cached_rows),
+        "no_waste": NOTHING,
+        "cost_notes": [note for note in notes if note],
+        "rises": _rises(opened),
+        "slow_rises": slow_rises(opened.cached_rows("rising_costs")),
+    }
 
 
 def _rises(opened: OpenedSession) -> list[CostRise]:
@@ -314,54 +301,6 @@ def _rises(opened: OpenedSession) -> list[CostRise]:
         opened.restored(rows),
         opened.cached_rows("cache_misses"),
         opened.cached_rows("context_growth"),
-    )
-
-
-def _prefix_note(rows: Sequence[Row]) -> str:
-    """Return which prompts several agents wrote to the cache, in words; empty if there are none.
-
-    Args:
-        rows: the rows of `internal/repeated_prefixes`.
-    """
-    notes = []
-    for row in rows[:MOST_PREFIXES]:
-        agents = count(row["writes"], "agent" if row["has_main"] else "sub-agent")
-        extra = (
-            "an unknown amount" if row["extra_usd"] is None else f"about {money(row['extra_usd'])}"
-        )
-        notes.append(
-            f"The same prefix was written by {agents}, {count(row['tokens'], 'token')} each, within the lifetime of "
-            f"the cache: {extra} more than reading it."
-        )
-    if len(rows) > len(notes):
-        notes.append(f"{count(len(rows) - len(notes), 'other prefix')} too.")
-    return " ".join(notes)
-
-
-def _compaction_note(rows: Sequence[Row], spent: Row | None) -> str:
-    """Return how many compactions there were, what their summaries cost, and how much was then written to the cache;
-    empty if there were none.
-
-    Args:
-        rows: the rows of `context_growth`.
-        spent: the row of `internal/compaction_cost`.
-    """
-    after = [row for row in rows if row["compacted"]]
-    written = sum(row["cache_write_tokens"] or 0 for row in after)
-    summaries = spent["calls"] if spent else 0
-    requests = (
-        "request for a summary" if summaries == 1 else f"{summaries:,} requests for summaries"
-    )
-    cost = f" The {requests} cost {amount(spent)}." if spent and summaries else ""
-    if not after:
-        return cost.strip()
-    number = count(len(after), "compaction")
-    if not written:
-        return f"{number} shortened the conversation; nothing was then written to the cache.{cost}"
-    follower = "the request after it" if len(after) == 1 else "the requests after them"
-    return (
-        f"{number} rewrote the cache: {follower} wrote {count(written, 'token')} to it; "
-        f"their cost is part of the total.{cost}"
     )
 
 
@@ -451,24 +390,23 @@ def _own_turns(opened: OpenedSession) -> int | None:
 
 
 def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Split]]) -> str:
-    """Return how much of the duration of a session was in interactions and how much between them, in words; empty if
-    nearly all of it was in interactions, or if none are known.
+    """Return how much of the duration of a session was in interactions, and how much before, between and after them, in
+    words; empty if nearly all of it was in interactions, or if none are known.
     """
-    duration = opened.about["duration_ns"]
+    started, duration = opened.about["started_ns"], opened.about["duration_ns"]
     if duration is None:
         return ""
 
-    def compute() -> tuple[int, int]:
+    def compute() -> tuple[int, str]:
         splits = times()
-        return sum(split.wall_ns for split in splits), time_between(splits)
+        return sum(split.wall_ns for split in splits), outside_words(splits, started, duration)
 
-    wall, idle = opened.cache.get("time in interactions", compute)
+    wall, words = opened.cache.get("time in interactions", compute)
     outside = duration - wall
     # Interactions at the same time can take longer in total than the session.
-    if not wall or outside < LEAST_PAUSE or duration > 100 * outside:
+    if not wall or outside < LEAST_NAMED or duration > 100 * outside:
         return ""
-    between = f", {seconds(idle)} between them" if idle >= LEAST_PAUSE else ""
-    return f"{seconds(wall)} in interactions{between}"
+    return f"{seconds(wall)} in interactions{f', {words}' if words else ''}"
 
 
 def _failed_counts(tree: TraceTree) -> dict[str, Any]:

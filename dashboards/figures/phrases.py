@@ -50,6 +50,27 @@ def lane_of(row: Row) -> str:
     return str(row.get("agent") or name_of_lane(str(row.get("lane") or "unknown lane")))
 
 
+def place_of(row: Row) -> str:
+    """Return the turn and the agent of a finding in words; an agent other than the main agent is named."""
+    where = "" if row["lane"] in (None, "main") else f" of {lane_of(row)}"
+    return f"the session{where}" if row["turn"] is None else f"turn {row['turn']:,}{where}"
+
+
+def finding_words(evidence: Sequence[Row], number: int) -> str:
+    """Return a sentence with how often a failure signature was found, and what its strongest evidence is.
+
+    Args:
+        evidence: the rows of its evidence, the strongest first.
+        number: the number of all rows.
+    """
+    worst = evidence[0]
+    # This signature is about a whole session, and its evidence is the most expensive request.
+    most = "most clearly " if number > 1 or worst["signature"] == "cache_rewrites" else ""
+    about = f"{display.printable(str(worst['about']))}, " if worst["about"] else ""
+    found = f"Found {times(number)}, {most}in {place_of(worst)}: {about}"
+    return f"{found}{display.printable(str(worst['detail']))}."
+
+
 def count(number: int | float | None, word: str) -> str:
     """Return a count with its noun: `1 call`, `2,000 calls`."""
     number = number or 0

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.records.display import has_partial_counts, money, printable, seconds
-from dashboards.figures.phrases import count
+from dashboards.figures.phrases import count, place_of, times
 
 Row = Mapping[str, Any]
 
 RATIO = 1.5
 """The minimum cost of a request that is listed, relative to the previous one of its agent. Our choice."""
-SHARE = 0.01
-"""The minimum difference, relative to the cost of the session. Our choice: smaller ones change nothing."""
+SHARE = 0.005
+"""The minimum difference, relative to the cost of the session. Our choice: the rewrites of the cache of a session of a
+thousand turns are listed; smaller ones change nothing."""
 MOST_RISES = 10
 """The maximum number of requests that are listed. Our choice: one screen."""
 LARGE_RESULT = 10_000
@@ -74,6 +75,24 @@ def cost_rises(
         )
         for row in rows
     ]
+
+
+def slow_rises(rows: Sequence[Row]) -> str:
+    """Return a sentence about turns that each cost more than the previous one, as the signature `rising_costs` finds
+    them; empty if there are none.
+
+    Args:
+        rows: the rows of `rising_costs` of the session, with the display names of their lanes.
+    """
+    if not rows:
+        return ""
+    longest = max(rows, key=lambda row: row["value"])
+    last = place_of(longest)
+    where = f", the longest time up to {last}" if len(rows) > 1 else f", up to {last}"
+    return (
+        f"{times(len(rows)).capitalize()}, five or more turns in a row each cost more than the previous one{where}: "
+        f"{longest['detail']}. Most of the rise was {longest['about']}."
+    )
 
 
 def miss_cause(miss: Row) -> str:

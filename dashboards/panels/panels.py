@@ -23,12 +23,11 @@ from agentobs.store.analysis.wall_time import (
     TimeSlice,
     has_unseen_waits,
     interaction_times,
-    time_between,
+    outside_words,
     total_by_part,
 )
 from agentobs.store.port import Store
 from dashboards import figures
-from dashboards.figures.elapsed_time import SECOND
 from dashboards.figures.phrases import (
     address_text,
     certainty_prefix,
@@ -318,7 +317,7 @@ def _most_expensive(rows: Sequence[Row]) -> str:
     where = f" of {lane_of(most)}" if len({row["lane"] for row in rows}) > 1 else ""
     which = f"turn {most['turn']:,}{where}"
     if certainty_prefix(rows):
-        return f"; {which} has the highest known cost, {_sum([most])} ({part} of the known costs)"
+        return f"; of the known costs, {which} has the highest: {_sum([most])} ({part})"
     return f"; {which} cost the most, {_sum([most])} ({part})"
 
 
@@ -361,34 +360,17 @@ def _split(
     summary = (
         f"{whole}{listed}. "
         "Time in which several steps ran is counted once, so the parts add up to the time in interactions."
-        f"{_between(splits)}"
-        f"{_around(splits, about) if about is not None else ''}"
+        f"{_outside(splits, about)}"
     )
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Time by activity", summary, figures.time_split(rows), columns, rows)
 
 
-def _between(splits: Sequence[Split]) -> str:
-    """Return the time between interactions, in words; empty if it is less than a second."""
-    idle = time_between(splits)
-    return f" Between the interactions, {seconds(idle)} passed." if idle >= SECOND else ""
-
-
-def _around(splits: Sequence[Split], about: Row) -> str:
-    """Return the times before the first and after the last interaction of a session, in words; each is left out if it
-    is less than a hundredth of the session.
-    """
-    end = max(split.started_ns + split.wall_ns for split in splits)
-    before = splits[0].started_ns - about["started_ns"]
-    after = about["started_ns"] + about["duration_ns"] - end
-    parts = (
-        (before, "before the first interaction"),
-        (after, "after the last interaction"),
-    )
-    named = [
-        f"{seconds(ns)} {place}" for ns, place in parts if 0 < about["duration_ns"] <= 100 * ns
-    ]
-    return f" Outside of interactions: {', '.join(named)}." if named else ""
+def _outside(splits: Sequence[Split], about: Row | None) -> str:
+    """Return the times before, between and after interactions as a sentence; empty if there are none."""
+    started = splits[0].started_ns if about is None else about["started_ns"]
+    words = outside_words(splits, started, None if about is None else about["duration_ns"])
+    return f" Outside of interactions: {words}." if words else ""
 
 
 def _days(rows: Sequence[Row]) -> Panel | None:
@@ -483,9 +465,15 @@ def _waste(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     calls = sum(row["calls"] for row in rows)
+    others = [row for row in rows if row["reason"] != "compaction"]
+    without = (
+        f" Without those after a compaction, {_wasted(others)}."
+        if others and len(others) < len(rows)
+        else ""
+    )
     summary = (
         f"In {_count(calls, 'cache miss', 'cache misses')}, cached tokens were billed again, "
-        f"at an extra cost of {_wasted(rows)}{_waste_by_reason(rows)}."
+        f"at an extra cost of {_wasted(rows)}{_waste_by_reason(rows)}.{without}"
     )
     columns = ("reason", "reason_source", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
     figure = figures.cache_waste(rows)
@@ -502,7 +490,11 @@ def _latency(rows: Sequence[Row], has_sub_agents: bool = False) -> Panel | None:
         f"({_count(row['timed_calls'], 'call')})"
         for row in most
     )
-    nested = " A tool that starts a sub-agent includes its time." if has_sub_agents else ""
+    nested = (
+        " The time of a tool that starts a sub-agent includes the time of the sub-agent."
+        if has_sub_agents
+        else ""
+    )
     waits = f" The times {INCLUDING_WAITS}." if any(row["unseen_waits"] for row in timed) else ""
     summary = f"Total time by tool: {listed}{', and others' if len(timed) > len(most) else ''}.{nested}{waits}"
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")

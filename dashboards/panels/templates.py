@@ -28,7 +28,7 @@ from agentobs.records.words import ESTIMATED_TIMES, STEP_KINDS, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
-from dashboards.figures.phrases import uncertainties, uncertainty_note
+from dashboards.figures.phrases import finding_words, uncertainties, uncertainty_note
 from dashboards.style import DARK
 
 _HERE = Path(__file__).parents[1]
@@ -226,6 +226,7 @@ def _environment() -> jinja2.Environment:
         "heading": heading,
         "markdown": markdown,
         "json_tree": json_tree,
+        "strongest": finding_words,
         "ratio": lambda value: "–" if value is None else display.share(value, digits=1),
     }
     made.tests["numeric"] = is_number

@@ -221,7 +221,7 @@ def test_the_parts_of_the_time(shell: Shell) -> None:
     """The parts of each interaction are listed with their total and source, then the critical path by segment."""
     result = shell("time", "circles")
     assert result.code == 0
-    assert "8.50 s in total: model 53%, tools 47%" in result.out
+    assert "8.50 s in interactions: model 53%, tools 47%" in result.out
     assert "estimated from wire timing" in result.out
     [row] = [json.loads(line) for line in shell("time", "circles", "--json").out.splitlines()]
     parts = [

@@ -296,7 +296,7 @@ def test_a_cut_response_is_explained_and_its_cost_is_shown(
     assert lines[0] == ("failed: the response was cut: RemoteProtocolError from claude-sonnet-5-5")
     assert "turn 2 of main: the response was cut: the connection was closed" in lines[1]
     assert [line for line in lines if line.startswith("wasted ")] == [
-        "wasted at least $0.0020 on 1 failed request"
+        "wasted at least $0.0020 on 1 request with a failed or cut response"
     ]
     assert [line.split(" POST")[0] for line in lines if " POST" in line] == ["turn 1", "turn 2"]
 

@@ -13,8 +13,10 @@ import pytest
 from agentobs.records.exchanges import Answer
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.ingest import ingest
-from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, cost_rises
+from dashboards.figures.phrases import finding_words
+from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, cost_rises, slow_rises
 from dashboards.panels.panels import rows_of
+from tests.dashboards.live_app import serving
 from tests.provider_script import streamed, text
 from tests.store.recordings import a_home, attempt, end, record, session_id, start
 from tests.store.wire_conversations import WireConversation
@@ -127,3 +129,61 @@ def test_a_lower_bound_is_not_the_basis_of_a_rise(tmp_path: Path, written: int) 
     for rise in cost_rises(rows, [], []):
         assert rise.compares_prompts
         assert "output tokens" not in rise.why
+
+
+def test_the_cost_tab_explains_what_the_signature_finds(tmp_path: Path) -> None:
+    """Turns that each cost a little more than the previous one are named on the tab with the cost, to which the finding
+    links; both name the turn and the amounts.
+    """
+    talk = WireConversation()
+    for turn in range(8):
+        [call] = talk.calls(("read", {}), input_tokens=500 + 100 * turn, output_tokens=10)
+        talk.result(call)
+    talk.says("Done.", input_tokens=500, output_tokens=10)
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    ingest(home)
+    with open_store(home, ingest=False) as store:
+        [found] = rows_of(store, "rising_costs", session_id=session_id(1))
+    with serving(home) as client:
+        page = f"/sessions/{session_id(1)}"
+        cost = client.get(f"{page}?tab=cost").words
+        overview = client.get(f"{page}?tab=overview")
+    assert "Why the cost rises" in cost
+    assert f"up to turn 8: {found['detail']}. Most of the rise was uncached input." in cost
+    assert f"Found once, in turn 8: uncached input, {found['detail']}." in overview.words
+    assert f"{page}?tab=cost#rises" in overview.links(page)
+
+
+def test_a_finding_is_one_sentence_with_its_place_and_amount() -> None:
+    """The sentence about a finding names how often, where, and the strongest evidence."""
+    row = {
+        "signature": "rising_costs", "lane": "main", "turn": 40, "about": "cache reads", "value": 38.0,
+        "detail": "from $0.0044 to $0.0072 a turn, 38 times in a row",
+    }  # fmt: skip
+    shorter = {**row, "value": 9.0, "turn": 90, "detail": "from $0.0001 to $0.0002 a turn"}
+    assert finding_words([row], 40) == (
+        "Found 40 times, most clearly in turn 40: cache reads, from $0.0044 to $0.0072 a turn, 38 times in a row."
+    )
+    whole = {**row, "signature": "cache_rewrites", "lane": "main/x", "agent": "x", "about": ""}
+    assert finding_words([whole], 1).startswith("Found once, most clearly in turn 40 of x: from ")
+    assert finding_words([{**row, "turn": None}], 1).startswith("Found once, in the session: ")
+    assert slow_rises([shorter, row]) == (
+        "Twice, five or more turns in a row each cost more than the previous one, the longest time up to turn 40: "
+        "from $0.0044 to $0.0072 a turn, 38 times in a row. Most of the rise was cache reads."
+    )
+    assert slow_rises([]) == ""
+
+
+def test_the_rewrite_of_the_cache_of_a_long_session_is_a_rise(tmp_path: Path) -> None:
+    """A request that costs six times as much as the previous one is listed, even if it is less than a hundredth of the
+    session.
+    """
+    costs = [attempt(1, turn, output_tokens=1_000) for turn in range(1, 1_000)]
+    home = a_home(tmp_path)
+    record(home, [start(1), *costs, attempt(1, 1_000, output_tokens=6_500), end(1)])
+    ingest(home)
+    limits = {"ratio": RATIO, "share": SHARE, "limit": MOST_RISES}
+    with open_store(home, ingest=False) as store:
+        rows = rows_of(store, "internal/cost_rises", session_id=session_id(1), **limits)
+    assert [row["turn"] for row in rows] == [1_000]

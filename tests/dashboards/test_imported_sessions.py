@@ -112,7 +112,10 @@ def test_waits_that_a_log_does_not_contain_are_unknown(
         overview = client.get(f"{page}?tab=overview").words
         assert "Could not be checked: long waits (this client does not record waits" in overview
         assert "long waits" not in overview.partition("Not found:")[2].partition("Could not")[0]
-        assert "waits for approval, which are part of the time of their tools" in overview
+        assert (
+            "Waits for approval are not in the log, so the time of a tool includes them."
+            in overview
+        )
         [[attempt_id]] = query_rows(home, "SELECT attempt_id FROM tool_uses")
         call = client.get(f"{page}?step={attempt_id}%201%20toolu_1").words
         assert f"Duration 2 min 30 s, {note}" in call

@@ -334,7 +334,8 @@ def test_waste_is_named_by_reason() -> None:
     assert made is not None
     assert made.summary.endswith(
         "an extra cost of at least about $1.2500: expired before the next call $1.0000 (3), "
-        "after a compaction $0.2500 (1), tools changed an unknown amount (1)."
+        "after a compaction $0.2500 (1), tools changed an unknown amount (1). Without those after a compaction, "
+        "at least about $1.0000."
     )
 
 

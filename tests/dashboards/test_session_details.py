@@ -13,6 +13,7 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import diagnose
+from agentobs.store.analysis.wall_time import interaction_times, time_outside
 from agentobs.store.backend import open_store
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import query_rows, serving
@@ -108,7 +109,9 @@ def test_the_longest_time_of_agent_code_is_named_with_its_place(
 def test_the_duration_names_the_time_in_interactions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tile shows how much of the duration was in interactions and between them, with the numbers of `show`."""
+    """The tile shows how much of the duration was in interactions, between and after them, with the numbers of `show`
+    and `time`, which are the whole duration.
+    """
     talk = WireConversation()
     talk.says("Hello.")
     talk.prompt()
@@ -121,11 +124,20 @@ def test_the_duration_names_the_time_in_interactions(
     record(home, [*talk.records, end(1, later + 30 * SECOND)])
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}").words
-    tile = re.search(r"Duration 2 h 1 min (.*?) in interactions, (.*?) between them", words)
+    tile = re.search(
+        r"Duration 2 h 1 min (.*?) in interactions, (.*? between and .*? after them)", words
+    )
     assert tile is not None
-    shown = Shell(home.path, capsys)("show", SESSION).out
-    assert f"{tile[1]} in total: " in shown
-    assert f"{tile[2]} passed between interactions" in shown
+    shell = Shell(home.path, capsys)
+    for command in ("show", "time"):
+        shown = shell(command, SESSION).out
+        assert f"{tile[1]} in interactions: " in shown
+        assert f"; {tile[2]}" in shown
+    with open_store(home, ingest=False) as store:
+        [about] = store.rows("internal/session", session_id=SESSION).dicts()
+        splits = interaction_times(store, SESSION)
+        parts = time_outside(splits, about["started_ns"], about["duration_ns"])
+    assert sum(parts) + sum(split.wall_ns for split in splits) == about["duration_ns"]
     busy = a_home(tmp_path / "busy")
     talk = WireConversation()
     talk.says("Hello.", takes=200 * SECOND)
@@ -145,7 +157,7 @@ def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:
         page = f"/sessions/{SESSION}"
         cost = client.get(f"{page}?tab=cost").words
         assert "No prompt caching was used." in cost
-        assert "No cache misses were found" not in cost
+        assert "Nothing was wasted: no cache misses" in cost
         words = client.get(f"{page}?step={second}").words
         assert "No prompt caching was used." in words
         assert "The cached prefix is the same" not in words
@@ -166,12 +178,13 @@ def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> N
     step_of = dict(query_rows(home, "SELECT lane, attempt_id FROM attempts"))
     with serving(home) as client:
         cost = client.get(f"/sessions/{SESSION}?tab=cost").words
-        assert "No cache misses were found in any agent" in cost
-        assert "Prefixes are compared within one agent." in cost
-        assert (
-            "The same prefix was written by 3 sub-agents, 14,014 tokens each, within the lifetime of the cache: about $"
-            in cost
+        sentence = re.search(
+            r"about \$[0-9.]+ on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, although it was "
+            "still cached",
+            cost,
         )
+        assert sentence is not None
+        assert "Nothing was wasted" not in cost
         words = client.get(f"/sessions/{SESSION}?step={step_of['main/toolu_2']}").words
         assert "This is the first request of this agent" in words
         assert "The cached prefix is the same" not in words
@@ -184,7 +197,7 @@ def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: P
     first = of_agent("toolu_1", 2, cache_creation_input_tokens=14_014)
     a_session(home, starting("toolu_1", "toolu_2"), first, of_agent("toolu_2", 60, **read))
     with serving(home) as client:
-        assert "same prefix" not in client.get(f"/sessions/{SESSION}?tab=cost").words
+        assert "on a prefix" not in client.get(f"/sessions/{SESSION}?tab=cost").words
 
 
 def test_the_cost_of_summaries_is_shown(tmp_path: Path) -> None:
@@ -203,7 +216,7 @@ def test_the_cost_of_summaries_is_shown(tmp_path: Path) -> None:
     )
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}?tab=cost").words
-    assert f"The request for a summary cost ${cost}." in words
+    assert f"${cost} on 1 compaction (turn 2): 1 summary cost ${cost}" in words
 
 
 def test_a_turn_of_a_sub_agent_is_opened_by_its_number(tmp_path: Path) -> None:
@@ -252,3 +265,23 @@ def test_advice_contains_the_id_of_the_session(
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}?tab=overview").words
     assert f"agentobs cache {SESSION} shows each request" in words
+
+
+def test_counts_name_what_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page counts requests, tool calls and other steps separately, and the card names partly known usage, as `show`
+    does; a retry is not another request.
+    """
+    home = a_home(tmp_path)
+    whole = attempt(1, 2)
+    cut = replace(whole, answer=replace(whole.answer, ending="cut"))
+    a_session(home, starting("toolu_1"), of_agent("toolu_1", 2), cut)
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}").words
+    assert "Steps 3 requests, 1 tool call" in words
+    [[partly, calls]] = query_rows(
+        home, "SELECT count(*) FILTER (WHERE cost_status = 'lower_bound'), count(*) FROM costs"
+    )
+    note = f"usage of {partly} of {calls} calls is only partly known"
+    assert (partly, calls) == (1, 3)
+    assert note in words
+    assert f"({note})" in Shell(home.path, capsys)("show", SESSION).out

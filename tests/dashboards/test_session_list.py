@@ -251,12 +251,14 @@ def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None
     with connect(home) as store:
         row = store.execute(
             "SELECT count(*), sum(cost_usd), sum(output_tokens), "
-            "count(*) FILTER (WHERE status IN ('failed', 'crashed')) FROM sessions WHERE name = 'coder'"
+            "count(*) FILTER (WHERE status IN ('failed', 'crashed')), count(*) FILTER (WHERE status = 'failed'), "
+            "count(*) FILTER (WHERE status = 'crashed') FROM sessions WHERE name = 'coder'"
         ).fetchone()
     assert row
+    assert row[5]
     words = client.get("/?q=coder").words
     assert f"Sessions {row[0]} of {COUNT}" in words
-    assert f"Failed {row[3]} " in words
+    assert f"Failed {row[3]} {row[4]} failed, {row[5]} crashed; " in words
     assert f"Cost ${row[1]:,.4f} " in words
     assert f"Output tokens {row[2]:,}" in words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from agentobs.records.display import money, share
 from agentobs.records.words import COST_STATUSES
 
 if TYPE_CHECKING:
+    from agentobs.store.analysis.waste import Waste
     from agentobs.store.billing.price_scenarios import Repriced
     from agentobs.store.billing.reconciliation import Line, Reconciled
     from agentobs.store.port import Store
@@ -286,8 +287,11 @@ def cache(
     """Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.
 
     Without SESSION, shows all sessions, most expensive first. With SESSION, also shows each of its cache misses.
+    The list of all sessions counts a cache miss after a compaction as a miss; with SESSION, compactions are separate.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
+    from agentobs.store.analysis.waste import session_waste, stored_rows
+
     _check_range(since, until)
     with open_store(context) as store:
         session_id = session_of(store, session) if session else None
@@ -296,7 +300,7 @@ def cache(
         misses = rows_of(store, "cache_misses", **chosen) if session_id else None
         if misses is not None and session_id is not None and form == "table":
             misses = with_lane_names(misses, store, session_id)
-        waste = as_dicts(rows_of(store, "cache_waste", session_id=session_id)) if session_id else []
+        waste = session_waste(stored_rows(store, session_id)) if session_id else []
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return
@@ -475,22 +479,20 @@ def _by_money(misses: Rows) -> Rows:
     return misses[0], sorted(misses[1], key=lambda row: -(row[at] or 0))
 
 
-def _reasons(waste: Sequence[dict[str, Any]]) -> str:
-    """Return what the cache misses cost by reason, in words, the most expensive reason first."""
-    wasted: dict[str, Decimal] = {}
-    calls: dict[str, int] = {}
-    for row in waste:
-        reason = str(row["reason"])
-        wasted[reason] = wasted.get(reason, Decimal(0)) + (row["wasted_usd"] or 0)
-        calls[reason] = calls.get(reason, 0) + row["calls"]
-    ordered = sorted(calls, key=lambda reason: (-wasted[reason], -calls[reason], reason))
-    return ", ".join(
-        f"{reason.replace('_', ' ')} {money(wasted[reason])} ({calls[reason]:,})"
-        for reason in ordered
-    )
+def _cache_waste(waste: Sequence[Waste], misses: int) -> Iterator[str]:
+    """Yield what was paid again for cached tokens, one kind per line: cache misses first.
+
+    Args:
+        waste: the kinds of waste of the session.
+        misses: the number of cache misses, including those after a compaction.
+    """
+    found = {each.kind: each.words for each in waste}
+    nothing = "nothing on cache misses" if misses else "nothing: no cache misses"
+    yield found.get("misses", nothing)
+    yield from (found[kind] for kind in ("compactions", "prefixes") if kind in found)
 
 
-def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[dict[str, Any]]) -> None:
+def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste]) -> None:
     for row in rows:
         ratio = row["hit_ratio"]
         name = f" ({row['name']})" if row["name"] else ""
@@ -499,8 +501,7 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[dict[str, Any]]
             ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            ("wasted", f"{money(row['wasted_usd']) or '-'} on {row['misses']} miss{'es' * (row['misses'] != 1)} "
-                       f"(estimated){f': {_reasons(waste)}' if waste else ''}"),
+            *(("" if at else "wasted", line) for at, line in enumerate(_cache_waste(waste, row["misses"]))),
             ("lifetimes", _lifetimes(row)),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
             ("cost", f"{money(row['cost_usd']) or '-'}, {COST_STATUSES[row['cost_status']]}"),

@@ -93,7 +93,13 @@ def token_counts(about: Row, cost: Row | None) -> str:
     cached = about["cache_read_tokens"] or 0
     total = (about["input_tokens"] or 0) + cached + (about["cache_write_tokens"] or 0)
     read = f" ({share(cached, total)} read from the cache)" if cached else ""
-    return f"{total:,} input{read}, {least}{about['output_tokens'] or 0:,} output"
+    partly = cost.get("lower_bound_calls") if cost and least else 0
+    note = (
+        f" (usage of {partly:,} of {_count(cost['calls'], 'call')} is only partly known)"
+        if cost and partly
+        else ""
+    )
+    return f"{total:,} input{read}, {least}{about['output_tokens'] or 0:,} output{note}"
 
 
 def _unusual(about: Row) -> str:

@@ -45,7 +45,6 @@ from agentobs.records.display import (
     printable,
     score_value,
     scored_part,
-    seconds,
     text,
 )
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
@@ -229,7 +228,7 @@ def show(
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
         print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
-        _print_time_and_waste(store, session_id)
+        _print_time_and_waste(store, session_id, shown)
         _print_agents(store, session_id)
         if facts:
             _print_facts(_with_git(about, git), costs[:1])
@@ -292,28 +291,18 @@ def _print_failures(
     return sum(each.count for each in groups if each.kind == "tool_call")
 
 
-def _print_time_and_waste(store: Store, session_id: str) -> None:
-    """Print where the time went, and what cache misses and failed requests cost, each in one line if it is known."""
-    from agentobs.store.analysis.wall_time import interaction_times, time_between
+def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any]) -> None:
+    """Print where the time went in one line, and each kind of waste in one line."""
+    from agentobs.store.analysis.wall_time import interaction_times
+    from agentobs.store.analysis.waste import session_waste, stored_rows, without_usage
 
-    splits = interaction_times(store, session_id)
-    shares, idle = shares_line(splits), time_between(splits)
-    if shares and idle >= 1_000_000_000:
-        shares += f"; {seconds(idle)} passed between interactions"
-    wasted = as_dicts(rows_of(store, "cache_waste", session_id=session_id))
-    known = [row["wasted_usd"] for row in wasted if row["wasted_usd"] is not None]
-    failed = as_dicts(rows_of(store, "internal/failed_request_costs", session_id=session_id))
-    parts = []
-    if known:
-        misses = sum(row["calls"] for row in wasted)
-        parts.append(f"about {money(sum(known))} on {misses:,} cache miss{'es' * (misses != 1)}")
-    if failed:
-        marks = {COST_MARKS.get(row["cost_status"], "") for row in failed}
-        mark = next((each for each in COST_MARKS.values() if each in marks), "")
-        spent = money(sum((row["cost_usd"] for row in failed), Decimal(0)))
-        parts.append(f"{mark}{spent} on {len(failed):,} failed request{'s' * (len(failed) != 1)}")
-    facts = [("time", shares), ("wasted", ", ".join(parts))]
-    print_facts((name, value) for name, value in facts if value)
+    rows = stored_rows(store, session_id)
+    shares = shares_line(interaction_times(store, session_id), about)
+    waste = [each.words for each in session_waste(rows)]
+    waste.append(without_usage(rows("internal/failed_request_costs")))
+    lines = [line for line in waste if line]
+    facts = [("time", shares)] if shares else []
+    print_facts([*facts, *(("" if at else "wasted", line) for at, line in enumerate(lines))])
     click.echo()
 
 
@@ -515,7 +504,12 @@ def _print_steps(
     print_rows(with_lane_names(chosen, store, session_id), columns, "table")
     longest = longest_steps(steps, lanes)
     click.echo()
-    print_line(f"the longest {len(longest):,} of {len(steps):,} steps:")
+    requests, calls = (
+        sum(row["kind"] == kind for row in steps) for kind in ("attempt", "tool_call")
+    )
+    print_line(
+        f"the longest {len(longest):,} of {requests:,} requests, {calls:,} tool calls, waits and other steps:"
+    )
     print_rows(with_lane_names(_longest(longest, first), store, session_id), _LONGEST, "table")
     _print_certainty(store, session_id, longest)
     return len(chosen[1]) + len(longest)

@@ -25,7 +25,7 @@ from agentobs.records.display import printable, seconds, share
 from agentobs.records.words import INCLUDING_WAITS, PARTS_OF_TIME, UNSEEN_WAITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from agentobs.store.analysis.wall_time import Split
@@ -63,12 +63,13 @@ def time(context: click.Context, session: str, path: bool, form: Form) -> None:
         session_id = session_of(store, session)
         with Spinner("reading the store"):
             splits = interaction_times(store, session_id)
+            [about] = as_dicts(rows_of(store, "internal/session", session_id=session_id))
             rows = _paths(splits) if path else _splits(splits)
             if form == "table":
                 rows = with_lane_names(rows, store, session_id)
     print_rows(rows, _PATH if path else _SPLIT, form)
     if form == "table" and not path:
-        _print_shares(splits)
+        _print_shares(splits, about)
 
 
 @click.command()
@@ -252,9 +253,15 @@ def _paths(splits: list[Split]) -> Rows:
     ]
 
 
-def shares_line(splits: list[Split]) -> str:
-    """Return the total wall time of interactions and the share of each part, in one line; empty if there is none."""
-    from agentobs.store.analysis.wall_time import has_unseen_waits, total_by_part
+def shares_line(splits: list[Split], about: Mapping[str, Any]) -> str:
+    """Return the time in interactions, the share of each part, and the times outside of them, in one line; empty if
+    there is none.
+
+    Args:
+        splits: the times of the interactions.
+        about: the row of the session.
+    """
+    from agentobs.store.analysis.wall_time import has_unseen_waits, outside_words, total_by_part
 
     wall = sum(split.wall_ns for split in splits)
     if not wall:
@@ -265,7 +272,8 @@ def shares_line(splits: list[Split]) -> str:
         for part, ns in total_by_part(splits).items()
         if ns
     )
-    return f"{seconds(wall)} in total: {listed}"
+    outside = outside_words(splits, about["started_ns"], about["duration_ns"])
+    return f"{seconds(wall)} in interactions: {listed}{f'; {outside}' if outside else ''}"
 
 
 def _longest_own(splits: list[Split]) -> str:
@@ -286,9 +294,9 @@ def _longest_own(splits: list[Split]) -> str:
     return f"longest time of agent code: {seconds(took)}, {printable(where)}"
 
 
-def _print_shares(splits: list[Split]) -> None:
+def _print_shares(splits: list[Split], about: Mapping[str, Any]) -> None:
     """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
-    if line := shares_line(splits):
+    if line := shares_line(splits, about):
         click.echo(line)
     if line := _longest_own(splits):
         click.echo(line)

@@ -411,11 +411,14 @@ def _totals(view: SessionView) -> Iterator[str]:
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
-    known = [row["wasted_usd"] for row in view.waste if row["wasted_usd"] is not None]
-    if known:
-        misses = sum(row["calls"] for row in view.waste)
-        lost = money(sum(known))
-        yield f"wasted: about {lost} on {misses:,} cache miss{'es' * (misses != 1)}"
+    compacted = [row for row in view.waste if row["reason"] == "compaction"]
+    missed = [row for row in view.waste if row["reason"] != "compaction"]
+    for rows, where in ((missed, ""), (compacted, " after a compaction")):
+        known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
+        if known:
+            misses = sum(row["calls"] for row in rows)
+            lost = money(sum(known))
+            yield f"wasted: about {lost} on {misses:,} cache miss{'es' * (misses != 1)}{where}"
 
 
 def _cell(name: str, value: Any, sign: str = "") -> Text:

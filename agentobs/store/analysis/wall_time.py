@@ -23,6 +23,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from agentobs.records.display import listed, seconds
 from agentobs.store.port import Store
 
 Part = Literal["model", "tool", "queued", "person", "hook", "retry_wait", "own"]
@@ -45,6 +46,9 @@ UNSEEN: Mapping[TimingSource, tuple[Part, ...]] = MappingProxyType(
     }
 )
 """The categories that each source does not contain: their time is inside other categories, such as that of tools."""
+
+LEAST_NAMED = 1_000_000_000
+"""The shortest time outside of interactions that is named, in nanoseconds. Our choice."""
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
 """The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
@@ -164,6 +168,38 @@ def time_between(splits: Iterable[Split]) -> int:
             idle += max(split.started_ns - end, 0)
         end = max(end or 0, split.started_ns + split.wall_ns)
     return idle
+
+
+def time_outside(
+    splits: Sequence[Split], started_ns: int, duration_ns: int | None
+) -> tuple[int, int, int]:
+    """Return the times before the first interaction, between interactions, and after the last one, in nanoseconds.
+
+    Args:
+        splits: the times of the interactions.
+        started_ns: the start of the session, in nanoseconds since 1970.
+        duration_ns: the duration of the session in nanoseconds; None if it is unknown, and then nothing is known about
+            the time after the last interaction.
+    """
+    if not splits:
+        return 0, 0, 0
+    before = max(min(split.started_ns for split in splits) - started_ns, 0)
+    end = max(split.started_ns + split.wall_ns for split in splits)
+    after = 0 if duration_ns is None else max(started_ns + duration_ns - end, 0)
+    return before, time_between(splits), after
+
+
+def outside_words(splits: Sequence[Split], started_ns: int, duration_ns: int | None) -> str:
+    """Return the times outside of interactions of at least LEAST_NAMED in words, such as `57.01 s between and 31.76 s
+    after them`; empty if there are none. Arguments as for `time_outside`.
+    """
+    times = time_outside(splits, started_ns, duration_ns)
+    parts = [
+        f"{seconds(ns)} {place}"
+        for ns, place in zip(times, ("before", "between", "after"), strict=True)
+        if ns >= LEAST_NAMED
+    ]
+    return f"{listed(parts)} them" if parts else ""
 
 
 def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[TimeSlice]:

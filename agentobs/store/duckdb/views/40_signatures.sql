@@ -420,18 +420,24 @@ COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first mes
 COMMENT ON COLUMN broken_caches.evidence_id IS 'The ID of the attempt.';
 
 CREATE OR REPLACE VIEW cache_rewrites AS
-WITH missed AS (
-    SELECT missed.*
+WITH misses AS (
+    SELECT missed.*, compared.started_ns AS compared_ns
     FROM cache_misses AS missed
     LEFT JOIN attempts AS compared
         ON missed.session_id = compared.session_id AND missed.compared_attempt_id = compared.attempt_id
-    -- A miss after a compaction is expected, because the conversation starts again.
-    ANTI JOIN (
-        SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction'
-    ) AS compacted
-        ON missed.session_id = compacted.session_id AND missed.lane = compacted.lane
-        AND compacted.at_ns > compared.started_ns AND compacted.at_ns <= missed.at_ns
     WHERE missed.wasted_usd > 0
+), missed AS (
+    -- A miss after a compaction is expected, because the conversation starts again.
+    SELECT misses.* EXCLUDE (compared_ns)
+    FROM misses
+    ANTI JOIN (SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction') AS compacted
+        ON misses.session_id = compacted.session_id AND misses.lane = compacted.lane
+        AND compacted.at_ns > misses.compared_ns AND compacted.at_ns <= misses.at_ns
+), expected AS (
+    SELECT session_id, sum(wasted_usd) AS wasted_usd
+    FROM misses
+    ANTI JOIN missed USING (session_id, attempt_id)
+    GROUP BY session_id
 ), rewritten AS (
     SELECT
         session_id,
@@ -465,12 +471,14 @@ SELECT
         'about $', round(rewritten.wasted_usd, 4), ' of $', round(spent.cost_usd, 4), ' in ', rewritten.calls,
         CASE rewritten.calls WHEN 1 THEN ' request' ELSE ' requests' END,
         CASE WHEN reasons.reasons > 1 THEN concat(' (', reasons.each, ')') END,
-        CASE WHEN rewritten.calls > 1 THEN concat(', at most $', round(rewritten.worst.wasted_usd, 4), ' in one') END
+        CASE WHEN rewritten.calls > 1 THEN concat(', at most $', round(rewritten.worst.wasted_usd, 4), ' in one') END,
+        CASE WHEN expected.wasted_usd > 0 THEN concat(', without $', round(expected.wasted_usd, 4), ' after compactions') END
     ) AS detail,
     rewritten.worst.attempt_id AS evidence_id
 FROM rewritten
 JOIN reasons ON rewritten.session_id = reasons.session_id
 JOIN spent ON rewritten.session_id = spent.session_id
+LEFT JOIN expected ON rewritten.session_id = expected.session_id
 -- No prompt below 1,024 tokens is cached.
 WHERE rewritten.missed_tokens >= 1024 AND rewritten.wasted_usd >= 0.1 * spent.cost_usd;
 COMMENT ON VIEW cache_rewrites IS 'At least a tenth of the cost of a session was paid again for tokens that had been in the cache, for any reason except a compaction; one row for each such session.';

@@ -23,6 +23,8 @@ SELECT
     coalesce(sum(lower_bound_calls), 0)::BIGINT AS lower_bound_calls,
     coalesce(sum(estimated_calls), 0)::BIGINT AS estimated_calls,
     count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+    count(*) FILTER (WHERE status = 'crashed') AS crashed,
+    count(*) FILTER (WHERE status = 'incomplete') AS incomplete,
     arg_max(session_id, started_ns) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS newest_failed,
     count(*) FILTER (WHERE status = 'running') AS running
 FROM app.listing

@@ -1,0 +1,155 @@
+"""Waste: each kind of waste of a session has its amount and its cause in words, the largest amount first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.records.exchanges import ModelExchange
+from agentobs.store.analysis.waste import (
+    Waste,
+    session_waste,
+    stored_rows,
+    waste_of_kind,
+    without_usage,
+)
+from agentobs.store.backend import open_store
+from agentobs.store.duckdb.ingest import ingest
+from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import query_rows, serving
+from tests.dashboards.test_context_growth import context_event
+from tests.store.recordings import T0, a_home, attempt, end, record, session_id, start
+from tests.store.wire_conversations import WireConversation
+
+SESSION = session_id(1)
+
+
+def found_in(**rows: Sequence[Mapping[str, Any]]) -> list[Waste]:
+    """Return the waste in rows of named queries, given by the last part of their names."""
+    return session_waste(lambda name: rows.get(name.rpartition("/")[2], ()))
+
+
+def miss(usd: str | None, reason: str = "expired", attempt_id: str = "a") -> dict[str, Any]:
+    wasted = None if usd is None else Decimal(usd)
+    return {"attempt_id": attempt_id, "wasted_usd": wasted, "reason": reason}
+
+
+def rewrite(usd: str, turn: int, attempt_id: str = "c", lane: str = "main") -> dict[str, Any]:
+    return {
+        "attempt_id": attempt_id, "lane": lane, "turn": turn, "written_tokens": 1_000,
+        "cost_usd": Decimal("0.5"), "cost_status": "exact", "extra_usd": Decimal(usd),
+    }  # fmt: skip
+
+
+def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
+    """The request after a compaction is not a cache miss, whichever reason it has; each kind names its amount."""
+    misses = [miss("0.2"), miss("0.1", "unknown", "b"), miss("0.4", "messages_changed", "c")]
+    found = found_in(cache_misses=misses, compaction_rewrites=[rewrite("0.4", 7)])
+    assert [each.words for each in found] == [
+        "about $0.4000 on 1 compaction (turn 7): the request after it cost $0.5000, because it wrote 1,000 tokens to "
+        "the cache instead of reading from it",
+        "about $0.3000 on 2 cache misses: expired $0.2000 (1), no known reason $0.1000 (1)",
+    ]
+    alone = waste_of_kind(found_in(cache_misses=misses[:1]), "misses")
+    assert alone is not None
+    assert alone.words == "about $0.2000 on 1 cache miss (expired)"
+    assert waste_of_kind(found, "prefixes") is None
+
+
+@pytest.mark.parametrize(
+    ("turns", "lane", "where"),
+    [
+        ((151, 301), "main", "2 compactions (turns 151 and 301): the requests after them"),
+        (
+            (1, 2, 3, 1_004, 5),
+            "main",
+            "5 compactions (turns 1, 2, 3 and 2 more): the requests after them",
+        ),
+        ((2, 3), "main/toolu_1", "2 compactions: the requests after them"),
+    ],
+)
+def test_compactions_name_their_turns(turns: Sequence[int], lane: str, where: str) -> None:
+    """The turns of the main agent are named, at most three of them; turns of sub-agents are not."""
+    rows = [rewrite("0.1", turn, f"c{turn}", lane) for turn in turns]
+    [found] = found_in(compaction_rewrites=rows)
+    assert found.usd == Decimal("0.1") * len(turns)
+    assert found.cause.startswith(where)
+
+
+def test_unknown_amounts_come_last() -> None:
+    """A kind of waste without a known amount follows the others; requests without usage have their own sentence."""
+    failed: list[dict[str, Any]] = [
+        {"has_usage": True, "cost_usd": Decimal("0.01"), "cost_status": "lower_bound"},
+        {"has_usage": False, "cost_usd": None, "cost_status": None},
+    ]
+    prefix = {"writes": 3, "has_main": False, "tokens": 14_014, "extra_usd": None}
+    place = {"lane": "main", "turn": 2, "tool_errors": 2}
+    made = {**place, "cost_usd": Decimal("0.02"), "cost_status": "exact"}
+    found = found_in(failed_request_costs=failed, session_turns=[made], repeated_prefixes=[prefix])
+    assert [each.words for each in found] == [
+        "$0.0200 on 1 request with 2 failed tool calls (turn 2)",
+        "at least $0.0100 on 1 request with a failed or cut response",
+        "an unknown amount on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, although it was "
+        "still cached",
+    ]
+    assert without_usage(failed) == (
+        "1 failed request reported no usage. If the provider billed it, the total is too low."
+    )
+    assert without_usage(failed[:1]) == ""
+
+
+def test_all_places_name_the_same_waste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A compaction that is not a cache miss has the extra cost of its cache writes, on the page and in the terminal."""
+    home = a_home(tmp_path)
+    first = attempt(1, 1, cache_creation_input_tokens=20_000)
+    event = replace(
+        context_event("compaction", 2.5, "auto", tokens_before=9_000), session_id=SESSION
+    )
+    later = attempt(1, 3, cache_creation_input_tokens=14_000)
+    failed = attempt(1, 4, status=529)
+    record(home, [start(1, "long"), first, event, later, failed, end(1)])
+    ingest(home)
+    with open_store(home, ingest=False) as store:
+        [found] = session_waste(stored_rows(store, SESSION))
+        [row] = store.rows("internal/compaction_rewrites", session_id=SESSION).dicts()
+    price = "SELECT DISTINCT cache_write_5m_usd_each - cache_read_usd_each FROM costs"
+    [[extra]] = query_rows(home, f"{price} WHERE cache_write_5m_tokens > 0")
+    assert (row["turn"], row["written_tokens"]) == (2, 14_000)
+    assert found.usd == 14_000 * extra
+    shell = Shell(home.path, capsys)
+    for command in ("show", "cache"):
+        assert found.words in shell(command, SESSION).out
+    assert "failed request reported no usage" in shell("show", SESSION).out
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}?tab=cost").words
+    assert found.words in words
+    assert "1 failed request reported no usage." in words
+    assert words.index("What was wasted") < words.index("Tokens and cost per turn")
+
+
+def test_the_diagnosis_names_what_it_does_not_count(tmp_path: Path) -> None:
+    """The evidence of rewritten caches names the cost of cache misses after compactions, which it does not include."""
+    talk = WireConversation()
+    for _ in range(3):
+        talk.says("Hm.", cache_creation_input_tokens=90_000)
+        talk.prompt()
+    requests = [each for each in talk.records if isinstance(each, ModelExchange)]
+    at = (requests[1].started_ns - T0) / 1_000_000_000 - 0.01
+    event = replace(context_event("compaction", at, "auto"), session_id=SESSION)
+    home = a_home(tmp_path)
+    record(home, [*talk.records, event, end(1)])
+    ingest(home)
+    with open_store(home, ingest=False) as store:
+        [found] = store.rows("cache_rewrites", session_id=SESSION).dicts()
+        misses = store.rows("cache_misses", session_id=SESSION).dicts()
+        waste = session_waste(stored_rows(store, SESSION))
+    compacted, other = (float(each["wasted_usd"]) for each in misses)
+    assert found["detail"].startswith(f"about ${other:.4f}".rstrip("0"))
+    assert f", without ${compacted:.4f}".rstrip("0") in found["detail"]
+    assert found["detail"].endswith(" after compactions")
+    assert {each.kind for each in waste} == {"misses", "compactions"}
