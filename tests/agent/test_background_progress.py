@@ -280,7 +280,7 @@ def test_live_pages_show_a_background_agent_while_it_works(tmp_path: Path) -> No
             with serving(existing_home(home)) as page:
                 shown = page.get(f"/sessions/{place.session_id}")
             assert 'title="main/a' in shown.html
-            assert "interaction scout running" in shown.words
+            assert "interaction 2 scout running" in shown.words
             assert "look" in shown.words
             rest.set()
             await finish(conversation)
