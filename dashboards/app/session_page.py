@@ -189,14 +189,16 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _step_counts(tree: TraceTree) -> str:
-    """Return how many requests, tool calls and other steps the tree has, in words."""
+def _step_counts(tree: TraceTree) -> tuple[str, str]:
+    """Return how many requests and tool calls the tree has, in words; and the same with its other steps."""
     kinds = [tree.node(number).kind for number in tree.order]
     calls = kinds.count("tool") + kinds.count("agent")
     requests = kinds.count("request")
     others = len(kinds) - kinds.count("group") - requests - calls
     parts = [count(requests, "request"), count(calls, "tool call")]
-    return listed([*parts, *([count(others, "other step")] if others else [])])
+    complete = listed([*parts, *([count(others, "other step")] if others else [])])
+    # The complete words do not fit beside the links to failures.
+    return f"{count(requests, 'request')}, {count(calls, 'call')}", complete
 
 
 def _overview_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, Any]:

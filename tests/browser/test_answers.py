@@ -225,7 +225,11 @@ def test_the_time_of_a_session_includes_the_time_after_its_interactions(tab: Tab
     """The summary of the tab Time starts with the duration on the card, and names the time after the interactions."""
     _open(tab, "long", tabname="Time")
     summary = tab.page.get_by_role("list", name="Summary").inner_text()
-    duration = tab.page.locator("#totals .tile", has_text="Duration").locator("dd").inner_text()
+    duration = (
+        tab.page.locator("#totals .tile", has_text="Duration")
+        .locator("dd")
+        .evaluate("each => each.firstChild.textContent")
+    )
     assert re.search(
         rf"Time by activity: Of {re.escape(duration)}, .* were in interactions: the model", summary
     )

@@ -158,7 +158,7 @@ def test_changed_words_of_two_sessions_are_shown_on_demand(tab: Tab) -> None:
     boxes.nth(2).check()
     tab.follow(page.get_by_role("button", name="Compare selected"))
     assert "First change of outcome" in page.locator("#pair-title").inner_text()
-    assert "First change of outcome" in page.locator(".head").inner_text()
+    assert "First change of outcome" in page.locator("#summary").inner_text()
     assert page.locator("#pair pre").count() == 0
     page.get_by_role("button", name="Show changed text").click()
     page.wait_for_selector("#pair pre.edit")

@@ -268,7 +268,7 @@ def test_advice_contains_the_id_of_the_session(
 
 
 def test_counts_name_what_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page counts requests, tool calls and other steps separately, and the card names partly known usage, as `show`
+    """The page counts requests and tool calls separately, and the card names partly known usage, as `show`
     does; a retry is not another request.
     """
     home = a_home(tmp_path)
@@ -277,7 +277,7 @@ def test_counts_name_what_is_counted(tmp_path: Path, capsys: pytest.CaptureFixtu
     a_session(home, starting("toolu_1"), of_agent("toolu_1", 2), cut)
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}").words
-    assert "Steps 3 requests, 1 tool call" in words
+    assert "Steps 3 requests, 1 call" in words
     [[partly, calls]] = query_rows(
         home, "SELECT count(*) FILTER (WHERE cost_status = 'lower_bound'), count(*) FROM costs"
     )

@@ -258,7 +258,7 @@ def test_totals_are_of_the_matching_sessions(home: Home, client: Client) -> None
     assert row[5]
     words = client.get("/?q=coder").words
     assert f"Sessions {row[0]} of {COUNT}" in words
-    assert f"Failed {row[3]} {row[4]} failed, {row[5]} crashed; " in words
+    assert f"Failed {row[3]} incl. {row[5]} crashed; " in words
     assert f"Cost ${row[1]:,.4f} " in words
     assert f"Output tokens {row[2]:,}" in words
 
