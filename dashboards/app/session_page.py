@@ -197,7 +197,7 @@ def _step_counts(tree: TraceTree) -> tuple[str, str]:
     others = len(kinds) - kinds.count("group") - requests - calls
     parts = [count(requests, "request"), count(calls, "tool call")]
     complete = listed([*parts, *([count(others, "other step")] if others else [])])
-    # The complete words do not fit beside the links to failures.
+    # The complete words do not fit next to the links to failures.
     return f"{count(requests, 'request')}, {count(calls, 'call')}", complete
 
 
