@@ -62,3 +62,5 @@ COST_STATUSES = MappingProxyType(
     }
 )
 """How certain a cost is."""
+NO_IDENTICAL_STEP = "The sessions have no identical step. They may be runs of different tasks."
+"""What precedes the comparison of two sessions without an identical step."""

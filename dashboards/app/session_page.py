@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from functools import cache
 from typing import Any
 from urllib.parse import urlencode
@@ -45,7 +44,7 @@ from dashboards.app.trace import (
     step_of_turn,
     turns_by_lane,
 )
-from dashboards.figures.phrases import certainty_prefix, count, money, uncertain_total
+from dashboards.figures.phrases import count, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises, slow_rises
 from dashboards.panels.failure_groups import (
     SessionFailures,
@@ -411,18 +410,11 @@ def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Sp
     return f"{seconds(wall)} in interactions{f', {words}' if words else ''}"
 
 
-def _failed_counts(tree: TraceTree) -> dict[str, Any]:
-    """Return the numbers of failed requests and tool calls, and what the failed requests cost in words; the words are
-    empty if no cost of them is known.
-    """
-    failed = [tree.node(number) for number in tree.failed]
-    kinds = [node.kind for node in failed if node.step is not None]
+def _failed_counts(tree: TraceTree) -> dict[str, int]:
+    """Return the numbers of failed requests and tool calls."""
+    kinds = [node.kind for node in map(tree.node, tree.failed) if node.step is not None]
     calls = kinds.count("tool") + kinds.count("agent")
-    requests = [node.step for node in failed if node.step is not None and node.kind == "request"]
-    priced = [step for step in requests if step["cost_usd"] is not None]
-    total = money(sum((step["cost_usd"] for step in priced), Decimal(0)))
-    cost = f"{certainty_prefix(priced)}{total}" if priced else ""
-    return {"requests": len(requests), "calls": calls, "request_cost": cost}
+    return {"requests": kinds.count("request"), "calls": calls}
 
 
 def tree_part(request: Request) -> Response:

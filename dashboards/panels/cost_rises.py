@@ -18,8 +18,9 @@ Row = Mapping[str, Any]
 RATIO = 1.5
 """The minimum cost of a request that is listed, relative to the previous one of its agent. Our choice."""
 SHARE = 0.005
-"""The minimum difference, relative to the cost of the session. Our choice: the rewrites of the cache of a session of a
-thousand turns are listed; smaller ones change nothing."""
+"""The minimum difference, relative to the cost of the session: low enough for the cache rewrites of a long session.
+Our choice.
+"""
 MOST_RISES = 10
 """The maximum number of requests that are listed. Our choice: one screen."""
 LARGE_RESULT = 10_000

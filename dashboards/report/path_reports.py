@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.labels import is_label
+from agentobs.records.words import NO_IDENTICAL_STEP
 from dashboards import figures
 from dashboards.content.session_content import Budget
 from dashboards.figures.session_pair import lane_names

@@ -377,6 +377,26 @@ def test_a_dashboard_that_ended_leaves_its_pages_open(tabs, tmp_path: Path) -> N
         tab.wait_for_text("The dashboard was restarted", "#followed")
 
 
+def test_a_step_that_the_server_cannot_show_leaves_the_page_open(tabs, tmp_path: Path) -> None:
+    """If the server responds with 503, as while it ends, a click on a step shows that, and the page stays."""
+    with serving(store_builders.one(tmp_path / "home")) as served:
+        tab: Tab = tabs(served)
+        tab.forgiven += ["503"]
+        tab.settle()
+        page = tab.follow(
+            tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").first
+        )
+        page.route("**/step?*", lambda route: route.fulfill(status=503))
+        url = page.url
+        page.locator("#tree a.request").last.click()
+        page.locator("#step [role=alert]").wait_for()
+        assert (
+            "the server responded with status 503"
+            in page.locator("#step [role=alert]").inner_text()
+        )
+        assert page.url == url
+
+
 def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:
     """An open page shows an error while the recordings cannot be read, or if the dashboard has ended."""
     home = store_builders.one(tmp_path / "home")

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,21 @@ from agentobs.cli.tui.application import Browser, SessionList, _name_lines
 from agentobs.cli.tui.playback import SPEEDS, Playback
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Listed, Node, SessionData, tree
-from agentobs.cli.tui.session_screen import SessionScreen, _banner, _below, _cost, _details, _prompt
+from agentobs.cli.tui.session_screen import (
+    SessionScreen,
+    _banner,
+    _below,
+    _cost,
+    _details,
+    _prompt,
+    _totals,
+)
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import Label
 from agentobs.records.words import ESTIMATED_TIMES, UNSEEN_WAITS
 from agentobs.sink import Record
+from agentobs.store.analysis.waste import Waste, session_waste, stored_rows
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
 from tests.cli.pseudo_terminal import on_terminal
@@ -452,6 +462,17 @@ def test_a_cost_that_is_not_exact_is_marked(recorded_once: Home) -> None:
     assert _cost(replace(view, cost_status="lower_bound")) == "at least $0.0004"
     assert _cost(replace(view, cost_status="estimated")) == "about $0.0004"
     assert _cost(replace(view, about={**view.about, "cost_usd": None})) == "unknown cost"
+
+
+def test_waste_is_named_in_the_words_of_show(recorded_once: Home) -> None:
+    view = SessionData(recorded_once).session(session_id(1))
+    with open_store(recorded_once) as store:
+        expected = [each.words for each in session_waste(stored_rows(store, session_id(1)))]
+    assert [each.words for each in view.waste] == expected
+    found = Waste("misses", Decimal("0.2"), "about $0.2000", "1 cache miss (expired)")
+    assert list(_totals(replace(view, models=[], waste=[found]))) == [
+        "wasted: about $0.2000 on 1 cache miss (expired)"
+    ]
 
 
 def test_a_long_title_leaves_room_for_the_numbers(recorded_once: Home) -> None:

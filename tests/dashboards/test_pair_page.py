@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.inspection.diff import comparison_of
 from agentobs.recording.journal.home import Home
-from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
+from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.backend import open_store
 from dashboards.app.comparison.difference_list import difference_rows, difference_runs

@@ -21,9 +21,9 @@ from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
-from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference
 from agentobs.records.display import in_both, money, printable, seconds, text
+from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
 

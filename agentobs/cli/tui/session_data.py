@@ -17,6 +17,7 @@ from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.shown_steps import shown_steps
+from agentobs.store.analysis.waste import Waste, session_waste
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import Store
@@ -94,8 +95,8 @@ class SessionView:
     """The rows of `cost_by_model`."""
     cost_status: str
     """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
-    waste: Sequence[Row]
-    """The rows of `cache_waste`."""
+    waste: Sequence[Waste]
+    """The kinds of waste, the largest amount first."""
     agents: Mapping[str, str]
     """The display names of its lanes."""
     failed_calls: int = 0
@@ -187,7 +188,7 @@ class SessionData:
                 with_agents(rows("session_turns"), agents),
                 rows("cost_by_model"),
                 str(costs[0]["cost_status"]) if costs else "exact",
-                rows("cache_waste"),
+                session_waste(rows),
                 agents,
                 failed_call_counts(store, [session_id]).get(session_id, 0),
                 rows("internal/content_state")[0]["source"] not in (None, "recorded"),

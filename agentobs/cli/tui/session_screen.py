@@ -405,20 +405,14 @@ def _prompt(entry: Entry, agents: Mapping[str, str], *, is_open: bool) -> Text:
 
 
 def _totals(view: SessionView) -> Iterator[str]:
-    """Yield the cost of each model, and what cache misses cost."""
+    """Yield the cost of each model, and each kind of waste."""
     for row in view.models:
         certainty = COST_MARKS.get(row["cost_status"], "")
         cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
-    compacted = [row for row in view.waste if row["reason"] == "compaction"]
-    missed = [row for row in view.waste if row["reason"] != "compaction"]
-    for rows, where in ((missed, ""), (compacted, " after a compaction")):
-        known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
-        if known:
-            misses = sum(row["calls"] for row in rows)
-            lost = money(sum(known))
-            yield f"wasted: about {lost} on {misses:,} cache miss{'es' * (misses != 1)}{where}"
+    for each in view.waste:
+        yield f"wasted: {printable(each.words)}"
 
 
 def _cell(name: str, value: Any, sign: str = "") -> Text:

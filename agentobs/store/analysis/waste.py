@@ -65,11 +65,6 @@ def session_waste(rows: Rows) -> list[Waste]:
     return sorted(found, key=lambda each: -(each.usd if each.usd is not None else -1))
 
 
-def waste_of_kind(found: Sequence[Waste], kind: str) -> Waste | None:
-    """Return the waste of a kind; None if there is none."""
-    return next((each for each in found if each.kind == kind), None)
-
-
 def without_usage(rows: Sequence[Row]) -> str:
     """Return a sentence about failed requests whose cost is unknown; empty if there are none.
 

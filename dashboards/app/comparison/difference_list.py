@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboards.app.comparison.pair_headline import StepPlaces, only_failed_in
+from dashboards.app.comparison.pair_headline import StepPlaces, only_failed_in, side_of
 from dashboards.app.store_view import Row
 from dashboards.panels.pair_summary import row
 
@@ -56,7 +56,7 @@ def _failures(failed: Sequence[Row], places: Sequence[StepPlaces]) -> str:
 
 
 def _failure(step: Row, places: Sequence[StepPlaces]) -> str:
-    side = _side(step)
+    side = side_of(step)
     name = "request" if side["kind"] == "request" else str(side["name"])
     verb = "denied" if side["kind"] == "decision" else "failed"
     is_common = step["change"] in ("same", "changed")
@@ -70,7 +70,7 @@ def _turn_words(turns: tuple[int, int]) -> str:
 
 def _turns(steps: Sequence[Row], run: Sequence[int]) -> tuple[int, int] | None:
     """Return the first and the last turn of steps: those of the main agent if it has any of them."""
-    sides = [_side(steps[number - 1]) for number in run]
+    sides = [side_of(steps[number - 1]) for number in run]
     known = [each for each in sides if each.get("turn") is not None]
     turns = [each["turn"] for each in known if each["lane"] == "main"]
     turns = turns or [each["turn"] for each in known]
@@ -79,7 +79,7 @@ def _turns(steps: Sequence[Row], run: Sequence[int]) -> tuple[int, int] | None:
 
 def _tools(steps: Sequence[Row], run: Sequence[int]) -> str:
     """Return the names of the called tools, the most frequent ones first."""
-    sides = (_side(steps[number - 1]) for number in run)
+    sides = (side_of(steps[number - 1]) for number in run)
     tools = Counter(str(each["name"]) for each in sides if each["kind"] == "tool_call")
     named = [name for name, _ in tools.most_common(MOST_TOOLS)]
     return ", ".join(named) + (" and others" if len(tools) > MOST_TOOLS else "")
@@ -98,7 +98,7 @@ def difference_runs(steps: Sequence[Row], different: Sequence[int]) -> list[list
     open_runs: dict[str, tuple[list[int], dict[str, int], dict[str, int | None]]] = {}
     for number in different:
         step = steps[number - 1]
-        change, side = step["change"], _side(step)
+        change, side = step["change"], side_of(step)
         lane, turn = side["lane"], side.get("turn")
         run, common, last = open_runs.get(change, ([], {}, {}))
         if lane in common:
@@ -120,12 +120,7 @@ def _common_steps_before(steps: Sequence[Row]) -> list[int]:
     """Return for each step how many steps of its lane before it both sessions have."""
     found, common = list[int](), Counter[str]()
     for step in steps:
-        lane = _side(step)["lane"]
+        lane = side_of(step)["lane"]
         found.append(common[lane])
         common[lane] += step["change"] in ("same", "changed")
-    return found
-
-
-def _side(step: Row) -> Row:
-    found: Row = step.get("b") or step["a"]
     return found

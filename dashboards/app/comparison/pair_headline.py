@@ -141,7 +141,7 @@ def first_changes(
 
 def _is_extra_attempt(step: Row) -> bool:
     """Return whether only one session has a step, and it is a failed attempt that another attempt followed."""
-    return step["change"] in ("added", "removed") and bool(_side(step).get("retried"))
+    return step["change"] in ("added", "removed") and bool(side_of(step).get("retried"))
 
 
 def _words(of: str, step: Row, failed_in: str) -> str:
@@ -152,7 +152,7 @@ def _words(of: str, step: Row, failed_in: str) -> str:
     if of == "change of content":
         return f"different {', '.join(known['contents'])}"
     if of == "failed step in one session only":
-        verb = "denied" if _side(step)["kind"] == "decision" else "failed"
+        verb = "denied" if side_of(step)["kind"] == "decision" else "failed"
         return f"{known['words']}, and {verb}"
     if step["change"] == "changed":
         names = [name for name, _, _ in known["differs"]]
@@ -160,7 +160,8 @@ def _words(of: str, step: Row, failed_in: str) -> str:
     return ", ".join(filter(None, (known["words"], known["failure"])))
 
 
-def _side(step: Row) -> Row:
+def side_of(step: Row) -> Row:
+    """Return the step of B, or that of A if only A has it."""
     found: Row = step.get("b") or step["a"]
     return found
 
@@ -191,7 +192,7 @@ def only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
 
 def described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the number of a step, and a text that names it."""
-    side, known = _side(step), row(step)
+    side, known = side_of(step), row(step)
     kinds = {"request": "request", "tool_call": f"call {side['name']}"}
     kind = kinds.get(side["kind"], f"permission {side['name']}")
     turn = f" in {known['at']}" if known["at"] else ""

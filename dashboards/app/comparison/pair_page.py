@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
-from agentobs.records.comparison_words import NO_IDENTICAL_STEP
 from agentobs.records.whole_numbers import whole_number
+from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.runtime import process
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
@@ -26,6 +26,7 @@ from dashboards.app.comparison.pair_headline import (
     endings,
     first_changes,
     model_changes,
+    side_of,
 )
 from dashboards.app.comparison.pair_picker import form
 from dashboards.app.paging import page_of
@@ -217,12 +218,6 @@ def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None
     return (before[-1] if before else None, after[0] if after else None)
 
 
-def _side(step: Row) -> Row:
-    """Return the side of a step that exists, preferably that of B."""
-    found: Row = step.get("b") or step["a"]
-    return found
-
-
 def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]:
     """Return the numbers of the steps in the order in which they ended, so that a failure of a sub-agent precedes that
     of the call that started it.
@@ -230,7 +225,7 @@ def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]
     The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. The
     order within a lane is kept. Times are relative to the start of the session.
     """
-    if len({_side(step)["lane"] for step in steps}) < 2:
+    if len({side_of(step)["lane"] for step in steps}) < 2:
         return list(range(1, len(steps) + 1))
     known = []
     for side in sides:
@@ -244,7 +239,7 @@ def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]
     latest: dict[str, int] = {}
     ends = []
     for number, step in enumerate(steps, start=1):
-        part = _side(step)
+        part = side_of(step)
         at = known["b" in step].get((part["kind"], part.get("id")), 0)
         end = max(at + (part.get("duration_ns") or 0), latest.get(part["lane"], 0))
         latest[part["lane"]] = end

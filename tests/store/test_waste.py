@@ -15,7 +15,6 @@ from agentobs.store.analysis.waste import (
     Waste,
     session_waste,
     stored_rows,
-    waste_of_kind,
     without_usage,
 )
 from agentobs.store.backend import open_store
@@ -55,10 +54,8 @@ def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
         "the cache instead of reading from it",
         "about $0.3000 on 2 cache misses: expired $0.2000 (1), no known reason $0.1000 (1)",
     ]
-    alone = waste_of_kind(found_in(cache_misses=misses[:1]), "misses")
-    assert alone is not None
-    assert alone.words == "about $0.2000 on 1 cache miss (expired)"
-    assert waste_of_kind(found, "prefixes") is None
+    [alone] = found_in(cache_misses=misses[:1])
+    assert (alone.kind, alone.words) == ("misses", "about $0.2000 on 1 cache miss (expired)")
 
 
 @pytest.mark.parametrize(
