@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,7 @@ from agentobs import world
 from agentobs.determinism import process_history
 from agentobs.runtime import process
 from replay.agent_code.call_sites import is_agents
+from replay.agent_code.imported_modules import ImportedModules
 from replay.fixture.format import Fixture
 
 NAMED_MAX = 6
@@ -71,9 +71,7 @@ class State:
         """The number of imported modules at the last measurement."""
         self.known: dict[str, bool] = {}
         """Whether a file belongs to the agent, by its path."""
-        self.others: dict[str, int] = {}
-        """The identity of each module that does not belong to the agent, by the name of the module."""
-        self.examined: list[Callable[[], ModuleType | None]] = []
+        self.imported = ImportedModules()
         """All modules at the last examination."""
         self.agents: list[int] = []
         """The positions of the modules that belonged to the agent."""
@@ -177,37 +175,28 @@ def examine_modules() -> None:
 def _modules() -> list[tuple[str, ModuleType]]:
     """Return the modules of the agent, without modules of agentobs and libraries."""
     state = process.state(State)
-    known, others = state.known, state.others
-    modules = [item for item in list(sys.modules.items()) if isinstance(item[1], ModuleType)]
-    # This code runs in each replay for all imported modules, which are thousands with some SDKs.
-    if [module for _, module in modules] == [each() for each in state.examined]:
-        return [modules[index] for index in state.agents]
-    found, state.agents = [], []
-    for index, (name, module) in enumerate(modules):
-        if others.get(name) == id(module):
-            continue
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            if file not in known:
-                # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
-                known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
-            if known[file]:
-                found.append((name, module))
-                state.agents.append(index)
-                continue
-        others[name] = id(module)
-    state.examined = [reference(module) for _, module in modules]
-    return found
+    names, modules, same = state.imported.look()
+    state.agents = [index for index in state.agents if index < same]
+    for index, module in enumerate(modules[same:], same):
+        if _is_agents_module(module, state.known):
+            state.agents.append(index)
+    return [(names[index], modules[index]) for index in state.agents]
 
 
-def reference(module: ModuleType) -> Callable[[], ModuleType | None]:
-    """Return a weak reference to a module; a strong one if it is an object that cannot have weak references, as of
-    cffi.
+def _is_agents_module(module: ModuleType, known: dict[str, bool]) -> bool:
+    """Return whether a module belongs to the agent.
+
+    Args:
+        module: the module.
+        known: the answers for all files so far, to which this one is added.
     """
-    try:
-        return weakref.ref(module)
-    except TypeError:
-        return lambda: module
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return False
+    if file not in known:
+        # Symbolic links are resolved only for the few files that are not in the folder of a library anyway.
+        known[file] = is_agents(file) and is_agents(str(Path(file).resolve()))
+    return known[file]
 
 
 def _measures(module: ModuleType, seen: set[int] | None = None) -> Iterator[tuple[str, Measure]]:

@@ -28,6 +28,8 @@ import ctypes
 import datetime
 import functools
 import gc
+import itertools
+import operator
 import os
 import queue
 import selectors
@@ -46,7 +48,7 @@ from agentobs.determinism.patches import UNPATCHED_PACKAGES
 from agentobs.recording.wire.responses import wake as check_again
 from agentobs.runtime import process
 from replay.agent_code.call_sites import is_agents
-from replay.agent_code.leftover_state import reference
+from replay.agent_code.imported_modules import ImportedModules, identity
 from replay.agent_code.thread_stacks import outer_frames, package_of
 from replay.virtual_time.thread_states import Parking, ThreadStates, note_child
 from replay.virtual_time.virtual_clock import VirtualClock
@@ -96,18 +98,16 @@ class State:
         """Time and identity of the first timer of each loop when it last waited, ignoring timers of held responses."""
         self.wanted: frozenset[int] = frozenset()
         """The identities of the functions of `time` that the last replay replaced, and of `time` itself."""
-        self.skipped: dict[str, tuple[int, int]] = {}
-        """By module name: the identity and the number of names of each library module that uses none of these
-        functions.
-        """
-        self.without_defaults: dict[str, tuple[int, int]] = {}
-        """The same for each library module whose functions have none of these functions as a default argument."""
-        self.modules: list[Callable[[], ModuleType | None]] = []
+        self.imported = ImportedModules()
         """All modules at the last search."""
         self.sizes: list[int] = []
         """The number of names of each of these modules."""
         self.candidates: list[int] = []
-        """The positions of the modules that were not skipped at the last search."""
+        """The positions of those that had a name for one of these functions, or belong to the agent."""
+        self.without_defaults: dict[str, tuple[int, int]] = {}
+        """By module name: the identity and the number of names of each library module whose functions have none of
+        these functions as a default argument.
+        """
 
 
 def current_clock() -> VirtualClock | None:
@@ -287,11 +287,10 @@ def _patch_time(undo: Undo) -> None:
     for name, replacement in _REPLACEMENTS.items():
         if (found := getattr(time, name)) is not replacement:
             _ORIGINALS[name] = found
-    patched = {id(_ORIGINALS[name]): replacement for name, replacement in _REPLACEMENTS.items()}
-    restored = {id(replacement): _ORIGINALS[name] for name, replacement in _REPLACEMENTS.items()}
-    before = sys.modules.copy()
-    changed = _replace_functions(patched, _modules_with(frozenset({*patched, id(time)})))
-    undo.append(functools.partial(_restore_names, restored, changed, before))
+    patched = {identity(_ORIGINALS[name]): new for name, new in _REPLACEMENTS.items()}
+    restored = {identity(new): _ORIGINALS[name] for name, new in _REPLACEMENTS.items()}
+    changed = _replace_functions(patched, _modules_with(frozenset({*patched, identity(time)})))
+    undo.append(functools.partial(_restore_names, restored, changed))
     # These two modules import `monotonic` under another name, and compute the deadlines of waits with it.
     for module, name in ((threading, "_time"), (queue, "time")):
         _set(undo, module, name, _REPLACEMENTS["monotonic"])
@@ -300,52 +299,41 @@ def _patch_time(undo: Undo) -> None:
 def _modules_with(wanted: frozenset[int]) -> list[ModuleType]:
     """Return the modules that have a name for one of these objects.
 
-    This code runs in each replay for all imported modules, which are thousands with some SDKs. Therefore a module of a
-    library that had none of the objects is skipped until it has more or fewer names. If all modules are the same as in
-    the last call, and have as many names, only the candidates of that call are searched.
+    This code runs in each replay for all imported modules. A module of a library that had none of the objects is not
+    searched again until it has more or fewer names.
 
     Args:
         wanted: the identities of the objects.
     """
     state = process.state(State)
-    names_and_modules = [
-        item for item in list(sys.modules.items()) if isinstance(item[1], ModuleType)
-    ]
-    modules = [module for _, module in names_and_modules]
+    _, modules, same = state.imported.look()
     sizes = list(map(len, map(vars, modules)))
     if state.wanted != wanted:
-        state.wanted, state.skipped, state.without_defaults, state.sizes = wanted, {}, {}, []
-    # No `id` here: a replay observes its calls with an audit hook, which takes five times as long as the call.
-    if sizes == state.sizes and modules == [each() for each in state.modules]:
-        candidates = [modules[index] for index in state.candidates]
-        return [each for each in candidates if not wanted.isdisjoint(map(id, vars(each).values()))]
-    found, state.candidates = [], []
-    for index, (key, module) in enumerate(names_and_modules):
-        names = vars(module)
-        if state.skipped.get(key) == (id(module), len(names)):
-            continue
-        has_some = not wanted.isdisjoint(map(id, names.values()))
-        if has_some:
-            found.append(module)
-        if has_some or _is_of_agent(module):
-            state.candidates.append(index)
-        else:
-            state.skipped[key] = id(module), len(names)
-    state.modules, state.sizes = list(map(reference, modules)), sizes
-    return found
+        state.wanted, state.without_defaults, same = wanted, {}, 0
+    has_new_size = list(map(operator.ne, sizes[:same], state.sizes))
+    searched = {
+        *(index for index in state.candidates if index < same),
+        *itertools.compress(range(same), has_new_size),
+        *range(same, len(modules)),
+    }
+    using = [index for index in sorted(searched) if _has_any(modules[index], wanted)]
+    state.candidates = sorted({*using, *(i for i in searched if _is_of_agent(modules[i]))})
+    state.sizes = sizes
+    return [modules[index] for index in using]
+
+
+def _has_any(module: ModuleType, wanted: frozenset[int]) -> bool:
+    """Return whether a module has a name for one of the objects with these identities."""
+    return not wanted.isdisjoint(map(identity, vars(module).values()))
 
 
 def _is_of_agent(module: ModuleType) -> bool:
     return is_agents(str(getattr(module, "__file__", None) or "<"))
 
 
-def _restore_names(
-    restored: dict[int, Callable[..., Any]],
-    changed: list[ModuleType],
-    before: dict[str, ModuleType],
-) -> None:
+def _restore_names(restored: dict[int, Callable[..., Any]], changed: list[ModuleType]) -> None:
     """Restore the functions of `time` in all modules in which they were replaced or imported during the replay."""
-    later = [each for name, each in list(sys.modules.items()) if before.get(name) is not each]
+    later = process.state(State).imported.imported_since()
     _replace_functions(restored, [*changed, *later])
 
 
@@ -361,16 +349,16 @@ def _replace_functions(
         modules: the modules in which to look for the old functions.
     """
     changed: list[ModuleType] = []
-    wanted = {*new, id(time)}
+    wanted = frozenset({*new, identity(time)})
     for module in [time, *modules]:
         if not isinstance(module, ModuleType):
             continue
+        if not (module is time or _may_use_time(module)) or not _has_any(module, wanted):
+            continue
         names = vars(module)
-        if not (module is time or _may_use_time(module)):
-            continue
-        if wanted.isdisjoint(map(id, names.values())):
-            continue
-        found = {name: new[id(value)] for name, value in names.items() if id(value) in new}
+        found = {
+            name: new[identity(value)] for name, value in names.items() if identity(value) in new
+        }
         names.update(found)
         if (module is not time and _replace_defaults(module, new)) or found:
             changed.append(module)
@@ -390,7 +378,7 @@ def _is_untouched(package: str) -> bool:
 
 def _replace_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
     """Replace functions in the default arguments of a module's functions; return whether there were any."""
-    known, shape = process.state(State).without_defaults, (id(module), len(vars(module)))
+    known, shape = process.state(State).without_defaults, (identity(module), len(vars(module)))
     if known.get(module.__name__) == shape:
         return False
     has_found = False
@@ -403,11 +391,12 @@ def _replace_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) ->
             positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
             if not (positional or named):
                 continue
-            if not new.keys().isdisjoint(map(id, (*positional, *named.values()))):
+            if not new.keys().isdisjoint(map(identity, (*positional, *named.values()))):
                 function.__defaults__ = (
-                    tuple(new.get(id(each), each) for each in positional) or None
+                    tuple(new.get(identity(each), each) for each in positional) or None
                 )
-                named.update({k: new[id(each)] for k, each in named.items() if id(each) in new})
+                later = {name: new.get(identity(each), each) for name, each in named.items()}
+                named.update(later)
                 has_found = True
     if not has_found and not _is_of_agent(module):
         known[module.__name__] = shape
