@@ -6,6 +6,7 @@ A tree is parsed once per process, so these tests belong to the group `source co
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,12 @@ def name_of(path: Path) -> str:
 @cache
 def tree_of(module: str) -> ast.Module:
     """Return the syntax tree of a module."""
-    return ast.parse(modules()[module].read_text())
+    # Without collections while trees are kept: each would examine all the trees so far.
+    gc.disable()
+    try:
+        return ast.parse(modules()[module].read_text())
+    finally:
+        gc.enable()
 
 
 @cache

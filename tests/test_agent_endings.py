@@ -510,6 +510,7 @@ def test_a_copy_of_a_running_conversation(copied: Callable[[Conversation], Conve
         asyncio.run(go(provider))
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_collected_in_another_thread(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -755,7 +755,14 @@ def _all_places() -> set[str]:
     return set(re.findall(r'canary\("([^"]+)"\)', Path(__file__).read_text())) | set(PLACES)
 
 
-@pytest.mark.parametrize("shape", [each for each in SHAPES if each != "words"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        each if each in ("path", "word") else pytest.param(each, marks=pytest.mark.slow)
+        for each in SHAPES
+        if each != "words"
+    ],
+)
 def test_texts_that_could_be_labels_stay_in_the_content_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, shape: str
 ) -> None:

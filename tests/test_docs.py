@@ -60,6 +60,7 @@ def test_any_duckdb_client_opens_the_file(
     assert "opened" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_session_resumes_as_in_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_every_fact_is_a_column_of_the_store() -> None:
         assert words(row.fact) or row.fact in ("content", "not recorded"), row.wire
 
 
+@pytest.mark.slow
 def test_every_test_exists() -> None:
     """Each row names at least one function that is a test."""
     for row in rows():

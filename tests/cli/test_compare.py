@@ -119,11 +119,13 @@ def test_the_difference_of_a_lower_bound_is_a_bound(
     assert line.rstrip().endswith("the same or more")
 
 
+@pytest.mark.slow
 def test_a_session_is_identical_to_itself(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """A session that is compared with itself has no differences, and one line of the output states this."""
     assert "all 4 steps are identical" in shell("diff", home[1][0], home[1][0]).out
 
 
+@pytest.mark.slow
 def test_different_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]]) -> None:
     """If the same call was allowed by a different source, its decision is listed as changed."""
     a, _, c = home[1]
@@ -356,6 +358,7 @@ def test_another_model_is_stated_once() -> None:
     assert compared(steps_of_turns("fr."), steps_of_turns("fr.")).model_changes == []
 
 
+@pytest.mark.slow
 def test_a_thousand_turns_are_aligned_quickly() -> None:
     """The effort to align sessions does not grow with the square of the number of steps, even if all steps differ."""
 

@@ -297,6 +297,7 @@ def test_reprice_with_a_file_and_prices_of_the_home(tmp_path: Path, shell: Shell
     assert Decimal(rows["nobody"]["difference_usd"]) == Decimal("0.0001")
 
 
+@pytest.mark.slow
 def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     """`agentobs cache` prints the savings by caching and, for a single session, its lifetimes and misses."""
     listed = shell("cache")
@@ -312,6 +313,7 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     assert shell("cache", "nobody-knows").code == 1
 
 
+@pytest.mark.slow
 def test_a_miss_is_shown_with_its_changed_zones(shell: Shell, tmp_path: Path) -> None:
     """Each miss of a session is listed with its turn, all changed zones, and the turn that it is compared with."""
     own = a_home(tmp_path / "own")

@@ -110,6 +110,7 @@ def test_only_a_recorded_session_is_to_be_frozen(
     assert todo in ended.out
 
 
+@pytest.mark.slow
 def test_verdicts_as_json(shell: Shell) -> None:
     """In JSON, each signature is an object with all of its evidence, whether it was found or not."""
     rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]

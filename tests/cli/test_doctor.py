@@ -166,6 +166,7 @@ def test_a_home_that_is_not_writable(home: Home, monkeypatch: pytest.MonkeyPatch
     assert checked(home)["home"].found == "recordings cannot be written here: it is not writable"
 
 
+@pytest.mark.slow
 def test_an_empty_key_file(home: Home) -> None:
     """An empty key file is reported with advice; no new key is created."""
     (home.path / "key").write_bytes(b"")
@@ -176,6 +177,7 @@ def test_an_empty_key_file(home: Home) -> None:
     assert (home.path / "key").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_a_damaged_segment(home: Home) -> None:
     """A segment with a changed byte is reported."""
     [facts] = home.segments.glob("*.facts")

@@ -18,10 +18,10 @@ from agentobs.store.duckdb.connection import connect
 from replay import DivergenceError, Replayer, ReplayOptions, load
 from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell, unlucky
-from tests.cli.test_demo import hide_pytest
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, answers, recorded
 from tests.replay.mailer import Mailer, mails, recorded_run
+from tests.test_demo import hide_pytest
 
 
 def ask(url: str | None) -> str:
@@ -76,6 +76,7 @@ def test_several_sessions_have_separate_folders(shell: Shell) -> None:
         assert f"agentobs fork 'kept here/{folder}' --at" in ended.out
 
 
+@pytest.mark.slow
 def test_a_missing_pytest_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pytest, which the base install does not include, the next step names the extra that it needs."""
     hide_pytest(monkeypatch)

@@ -276,6 +276,7 @@ def test_overlapping_groups_are_refused(reconcile: Reconcile) -> None:
     assert "a report by user" in reconcile(page(by_user)).err
 
 
+@pytest.mark.slow
 def test_buckets_with_the_maximum_number_of_groups(reconcile: Reconcile) -> None:
     """A bucket of a hundred groups may be incomplete, which is reported; ninety-nine groups are complete."""
     full = [cost("0", model=f"m-{number}") for number in range(100)]
@@ -287,6 +288,7 @@ def test_buckets_with_the_maximum_number_of_groups(reconcile: Reconcile) -> None
     assert message in reconcile(page(bucket(0, *counted))).err
 
 
+@pytest.mark.slow
 def test_the_order_of_pages_does_not_matter(reconcile: Reconcile) -> None:
     """An empty page covers its time range in any position, so recorded usage in this range is drift."""
     full = page(bucket(0, cost("5.2145", model=MODEL)), more=True)

@@ -234,6 +234,7 @@ def test_sessions_show_what_failed_and_which_need_attention(
     assert columns["name"] == "short"
 
 
+@pytest.mark.slow
 def test_the_list_says_that_there_are_more_sessions(
     long_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +247,7 @@ def test_the_list_says_that_there_are_more_sessions(
         assert shell("sessions", "--limit", "2", *form).err == ""
 
 
+@pytest.mark.slow
 def test_a_session_that_was_not_searched_has_no_sign_of_no_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -450,6 +452,7 @@ def test_one_turn_is_shown_with_what_the_model_received(
     assert sent.endswith("\nmodel:\n  done\n")
 
 
+@pytest.mark.slow
 def test_the_cost_of_each_agent_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,6 +207,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_statements_of_the_document_run(home: Home) -> None:
     """Every statement in docs/sql.md runs, and so does its Python code."""
     assert len(STATEMENTS) == 7

@@ -366,6 +366,7 @@ def test_bad_searches_are_one_error(home: Path, capsys: pytest.CaptureFixture[st
     assert listed(shell)["titled"] == "canary title"
 
 
+@pytest.mark.slow
 def test_the_search_skips_sessions_without_content(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

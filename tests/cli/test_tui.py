@@ -411,6 +411,7 @@ def test_a_failed_read_is_repeated(home: Home, monkeypatch: pytest.MonkeyPatch) 
     driven(home, drive)
 
 
+@pytest.mark.slow
 def test_nothing_is_counted_before_it_is_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the sessions are read, or if that fails, a terminal that changes its size does not show zero sessions."""
 
@@ -464,6 +465,7 @@ def test_a_cost_that_is_not_exact_is_marked(recorded_once: Home) -> None:
     assert _cost(replace(view, about={**view.about, "cost_usd": None})) == "unknown cost"
 
 
+@pytest.mark.slow
 def test_waste_is_named_in_the_words_of_show(recorded_once: Home) -> None:
     view = SessionData(recorded_once).session(session_id(1))
     with open_store(recorded_once) as store:
@@ -475,6 +477,7 @@ def test_waste_is_named_in_the_words_of_show(recorded_once: Home) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_long_title_leaves_room_for_the_numbers(recorded_once: Home) -> None:
     """The title takes one line of the banner, so that even a small screen shows the numbers of the session."""
     view = replace(SessionData(recorded_once).session(session_id(1)), title="a long title " * 40)

@@ -87,6 +87,7 @@ def test_request_and_response_are_shown_as_recorded(home: Home, client: Client) 
     assert KEY not in words
 
 
+@pytest.mark.slow
 def test_redacted_secrets_are_counted_by_kind(home: Home, client: Client) -> None:
     """The page shows the number of redacted secrets by kind, but no secret."""
     first = attempts(home)[0]
@@ -121,6 +122,7 @@ def test_facts_are_shown_without_a_click(session_with_retry: tuple[Home, Client]
     assert "HTTP 529" in client.get(f"/attempts/{failed}").words
 
 
+@pytest.mark.slow
 def test_an_attempt_links_to_adjacent_attempts_of_its_lane(home: Home, client: Client) -> None:
     """The page links to the session, to the previous and the next request, and to the changes of both requests."""
     first, second, third = attempts(home)

@@ -50,6 +50,7 @@ def test_arguments_are_only_sent_for_a_post(tmp_path: Path) -> None:
         assert "0 steps match" in client.get(f"{page}/tree?find=bern").words
 
 
+@pytest.mark.slow
 def test_interactions_have_numbers_and_after_a_click_their_prompts(tmp_path: Path) -> None:
     """The tree and the path of a step name an interaction by its number; only a POST sends the start of its prompt."""
     talk = WireConversation()

@@ -68,6 +68,7 @@ def test_the_tab_files_lists_the_changes(release: Release, client: Client) -> No
     assert "unknown" in other.words
 
 
+@pytest.mark.slow
 def test_the_tab_why_shows_a_chain(release: Release, client: Client) -> None:
     """The chain leads from the prompt to the file, with the evidence of each step; content is shown after a click."""
     page, node = f"/sessions/{session_id(release, 'release')}", command_id(release)
@@ -94,6 +95,7 @@ def test_the_tab_why_shows_a_chain(release: Release, client: Client) -> None:
     assert not any(each.encode() in drawn.body for each in (PROMPT, "result.txt", "echo"))
 
 
+@pytest.mark.slow
 def test_effects_are_in_the_tree(release: Release, client: Client) -> None:
     """Commands, MCP calls and changed files are below their tool call, with their facts and a link to their causes."""
     page, node = f"/sessions/{session_id(release, 'release')}", command_id(release)

@@ -73,6 +73,7 @@ def test_facts_of_both_requests_are_shown_without_a_click(home: Home, client: Cl
     assert "canary" not in got.html
 
 
+@pytest.mark.slow
 def test_changed_text_is_shown_on_demand(home: Home, client: Client) -> None:
     """On demand, added text is shown and unchanged text is omitted."""
     words = client.press(f"/attempts/{attempts(home)[1]}/diff/words").words

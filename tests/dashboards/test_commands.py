@@ -173,6 +173,7 @@ def test_freeze_starts_the_shown_command(started: Started) -> None:
     assert "--no-check" in started.programs[1].arguments
 
 
+@pytest.mark.slow
 def test_a_fixture_of_another_session_is_not_replaced(started: Started) -> None:
     """If the folder contains the fixture of another session, another folder is written."""
     (started.fixtures / "apply-touch-hacked").mkdir(parents=True)
@@ -285,6 +286,7 @@ def test_other_actions_and_paths_are_rejected(started: Started) -> None:
         assert started.programs == [], fields
 
 
+@pytest.mark.slow
 def test_a_fork_is_shown_for_copying(started: Started) -> None:
     """The page shows the command of a fork for the requested turn, and explains why no button starts it."""
     html = started.client.get(f"/sessions/{started.session_id}?tab=commands&turn=1").html

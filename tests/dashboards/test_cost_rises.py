@@ -85,6 +85,7 @@ def test_causes_in_words(
     assert rise.why == why
 
 
+@pytest.mark.slow
 def test_the_query_returns_clear_rises_only(tmp_path: Path) -> None:
     """A request is listed if it costs clearly more than the previous one of its lane, with the causes of both."""
     talk = WireConversation()
@@ -131,6 +132,7 @@ def test_a_lower_bound_is_not_the_basis_of_a_rise(tmp_path: Path, written: int) 
         assert "output tokens" not in rise.why
 
 
+@pytest.mark.slow
 def test_the_cost_tab_explains_what_the_signature_finds(tmp_path: Path) -> None:
     """Turns that each cost a little more than the previous one are named on the tab with the cost, to which the finding
     links; both name the turn and the amounts.
@@ -175,6 +177,7 @@ def test_a_finding_is_one_sentence_with_its_place_and_amount() -> None:
     assert slow_rises([]) == ""
 
 
+@pytest.mark.slow
 def test_the_rewrite_of_the_cache_of_a_long_session_is_a_rise(tmp_path: Path) -> None:
     """A request that costs six times as much as the previous one is listed, even if it is less than a hundredth of the
     session.

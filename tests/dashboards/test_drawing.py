@@ -79,6 +79,7 @@ def test_stacked_bars_have_the_height_of_their_values() -> None:
     assert {"input", "cache", "output"} <= set(written_texts(root))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     st.lists(

@@ -90,6 +90,7 @@ def log_with_call() -> str:
     return "".join(lines)
 
 
+@pytest.mark.slow
 def test_waits_that_a_log_does_not_contain_are_unknown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_totals_equal_those_of_the_command(home: Home, client: Client) -> None:
     assert f"≥ {money(Decimal(str(whole['cost_usd'])))}" in words
 
 
+@pytest.mark.slow
 def test_output_of_cut_responses_is_a_lower_bound(client: Client) -> None:
     """The tile with the output tokens of a cut response shows a lower bound, and no markup."""
     got = client.get(f"/sessions/{CUT}/ledger")

@@ -108,6 +108,7 @@ def test_the_page_agrees_with_the_command(home: Home, client: Client) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_session_is_identical_to_itself(client: Client) -> None:
     """If a session is compared with itself, the page states that all steps are identical."""
     words = client.get(f"/compare?a={ONE}&b={ONE}").words
@@ -400,6 +401,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(home, made, *ids)
 
 
+@pytest.mark.slow
 def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
     """The page and the command state which model replaced which one, and the number of failed calls of each session.
     The list of differences has the old and the new value of each fact.
@@ -653,6 +655,7 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
     assert "#1" not in re.sub(r"/sessions/\S+", "", words)
 
 
+@pytest.mark.slow
 def test_a_step_has_its_turn_and_its_agent_in_both_sessions(runs: Runs) -> None:
     """The same step may have another turn in each session, and its agent another name; both are shown."""
     home, client, first, second = runs

@@ -590,6 +590,7 @@ def test_a_missing_directory_is_an_error(
     assert "cannot be written" in ended.err
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     """If plotly or Jinja2 is missing, the command names the extra."""
     code = """

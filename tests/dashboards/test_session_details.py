@@ -52,6 +52,7 @@ def a_session(home: Home, *records: Record) -> None:
     record(home, [start(1, "agents"), *records, end(1)])
 
 
+@pytest.mark.slow
 def test_the_times_of_tools_that_another_client_ran_are_estimates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_times_of_tools_that_another_client_ran_are_estimates(
         assert f"≈: {ESTIMATED}" in out
 
 
+@pytest.mark.slow
 def test_the_longest_time_of_agent_code_is_named_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +108,7 @@ def test_the_longest_time_of_agent_code_is_named_with_its_place(
     assert " of main\n" in out
 
 
+@pytest.mark.slow
 def test_the_duration_names_the_time_in_interactions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +149,7 @@ def test_the_duration_names_the_time_in_interactions(
         assert "in interactions" not in client.get(f"/sessions/{SESSION}").words
 
 
+@pytest.mark.slow
 def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:
     """Without cache reads and writes, no prompt caching was used; a first request is called a first request."""
     home = a_home(tmp_path)
@@ -166,6 +170,7 @@ def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:
         assert "This is the first request of the main agent" in words
 
 
+@pytest.mark.slow
 def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> None:
     """Cache misses are only found within one agent, so equal first prompts that several agents wrote are named; a write
     after the lifetime of the cache is not one of them.
@@ -190,6 +195,7 @@ def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> N
         assert "The cached prefix is the same" not in words
 
 
+@pytest.mark.slow
 def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: Path) -> None:
     """A sub-agent that read the prefix from the cache did not write it again."""
     home = a_home(tmp_path)
@@ -200,6 +206,7 @@ def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: P
         assert "on a prefix" not in client.get(f"/sessions/{SESSION}?tab=cost").words
 
 
+@pytest.mark.slow
 def test_the_cost_of_summaries_is_shown(tmp_path: Path) -> None:
     """The tab with the cost has what the requests for summaries cost, if it is known."""
     home = a_home(tmp_path)
@@ -219,6 +226,7 @@ def test_the_cost_of_summaries_is_shown(tmp_path: Path) -> None:
     assert f"${cost} on 1 compaction (turn 2): 1 summary cost ${cost}" in words
 
 
+@pytest.mark.slow
 def test_a_turn_of_a_sub_agent_is_opened_by_its_number(tmp_path: Path) -> None:
     """If there are sub-agents, the agent of the turn can be chosen; the main agent is the default."""
     home = a_home(tmp_path)
@@ -245,6 +253,7 @@ def test_a_turn_of_a_sub_agent_is_opened_by_its_number(tmp_path: Path) -> None:
         assert client.get(f"{page}?turn=1&agent=none").status == 404
 
 
+@pytest.mark.slow
 def test_advice_contains_the_id_of_the_session(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +276,7 @@ def test_advice_contains_the_id_of_the_session(
     assert f"agentobs cache {SESSION} shows each request" in words
 
 
+@pytest.mark.slow
 def test_counts_name_what_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page counts requests and tool calls separately, and the card names partly known usage, as `show`
     does; a retry is not another request.

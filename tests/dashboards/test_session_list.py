@@ -535,6 +535,7 @@ def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPy
     assert "/?" in client.get("/?sort=-attention").links("/?")
 
 
+@pytest.mark.slow
 def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
     """One line above the table links to the first session of the order `Needs attention first` and states the reason.
 
@@ -574,6 +575,7 @@ def test_the_newest_failure_is_named_if_another_page_lists_it(
     assert re.search(rf"{named}, (failed|crashed): [^<]+, started <time", line[1])
 
 
+@pytest.mark.slow
 def test_findings_that_are_not_computed_yet_are_marked(home: Home, client: Client) -> None:
     """Signatures and causes that are not known yet are not shown as if there were none; an export has no value."""
     words = "being computed"
@@ -635,6 +637,7 @@ def test_the_tool_that_failed_most_often_is_named(calls: FailedCalls, words: str
     assert calls.words == words
 
 
+@pytest.mark.slow
 def test_a_crashed_session_says_why_it_ended(tmp_path: Path) -> None:
     """A session without an end has the words of `agentobs sessions`, before its failed calls."""
     home = open_home(tmp_path / "home")
@@ -654,6 +657,7 @@ def test_a_crashed_session_says_why_it_ended(tmp_path: Path) -> None:
     assert cause in printed.stdout
 
 
+@pytest.mark.slow
 def test_the_model_of_the_main_agent_comes_first(tmp_path: Path) -> None:
     """Models are in the order of the requests of the main agent; the prefix that most have is not shown."""
     home = open_home(tmp_path / "home")
@@ -777,6 +781,7 @@ def test_relative_time_ranges(client: Client) -> None:
     assert "expected one of 1h, 24h, 7d, 30d (ignored)" in client.get("/?since=soon").words
 
 
+@pytest.mark.slow
 def test_the_list_is_exported(client: Client, store: duckdb.DuckDBPyConnection) -> None:
     """The matching sessions are sent as JSON and as CSV, in the order of the list; names of people are digests."""
     got = client.get("/sessions.json?status=failed&sort=-cost")

@@ -150,6 +150,7 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
     assert "team=red" in client.get(f"/sessions/{LONG}").words
 
 
+@pytest.mark.slow
 def test_a_session_is_found_by_name_or_id_suffix(client: Client) -> None:
     """A name and a suffix of an ID redirect to the page with the full ID, and keep the query string."""
     for name in ("long", LONG[:8]):
@@ -236,6 +237,7 @@ def test_the_waterfall_shows_a_range_of_turns(client: Client) -> None:
         assert shown in client.get(f"/sessions/{LONG}?{asked_for}").words
 
 
+@pytest.mark.slow
 def test_the_range_keeps_the_selected_step_and_the_filter(home: Home, client: Client) -> None:
     """Another range of the waterfall keeps the selected step and the filter of the tree in the URL."""
     step = asked_of(home, LONG)[14]
@@ -283,6 +285,7 @@ def test_each_failure_signature_is_listed(client: Client) -> None:
     assert "Could not be checked:" in words
 
 
+@pytest.mark.slow
 def test_commands_contain_the_full_id(client: Client) -> None:
     """The page lists commands for the terminal, with the full session ID."""
     words = client.get(f"/sessions/{FAILED}?tab=overview").words

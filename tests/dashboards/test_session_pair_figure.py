@@ -159,6 +159,7 @@ def test_lanes_have_names(comparison: dict[str, Any]) -> None:
         assert {"main", name} <= {note.text for note in figure.layout.annotations}
 
 
+@pytest.mark.slow
 def test_missing_values_and_markup(comparison: dict[str, Any]) -> None:
     """Any values can be drawn, and none of them is interpreted as markup."""
     assert_valid(two_sessions({}))

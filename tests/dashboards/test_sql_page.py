@@ -166,6 +166,7 @@ def test_a_result_is_bounded(client: Client) -> None:
     assert "300 columns" in columns.words
 
 
+@pytest.mark.slow
 def test_values_of_every_type_are_shown(client: Client) -> None:
     """The page shows values of every DuckDB type."""
     got = run_query(

@@ -186,6 +186,7 @@ def test_the_error_names_the_tool_as_the_page_does(failures: tuple[Home, Client]
     assert "Before it" not in page.words
 
 
+@pytest.mark.slow
 def test_an_exception_is_shown_as_its_class_and_message(failures: tuple[Home, Client]) -> None:
     """An exception that a tool raised is one line, in the error, the input and result, and the transcript."""
     home, client = failures

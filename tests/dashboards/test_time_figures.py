@@ -164,6 +164,7 @@ def test_many_resolvers_share_a_trace() -> None:
     assert figure.data[0].customdata[4].endswith("and 3 others")
 
 
+@pytest.mark.slow
 def test_time_to_first_chunk_by_model(tmp_path: Path) -> None:
     """A bar shows the median of each model, and marks show the 95th and 99th percentiles in the same unit."""
     home = a_home(tmp_path)

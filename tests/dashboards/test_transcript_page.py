@@ -109,6 +109,7 @@ def test_content_requires_a_post_from_the_dashboard(home: Home, client: Client) 
         assert b"canary" not in refused.body
 
 
+@pytest.mark.slow
 def test_the_transcript_shows_all_content_once(home: Home, client: Client) -> None:
     """System prompt, prompt, calls, results and response are shown once, even if later requests repeat them."""
     got = client.press(f"/sessions/{only_session(home)}/transcript")

@@ -160,6 +160,7 @@ def test_a_session_of_our_loop(rich_session: WaterfallData) -> None:
     assert figure.layout.xaxis.title.text == "time since the start of the session"
 
 
+@pytest.mark.slow
 def test_failures_are_marked_by_more_than_color(rich_session: WaterfallData) -> None:
     """A failed bar has an outline, a cross and a text."""
     rows, path = rich_session

@@ -325,6 +325,7 @@ def test_rejected_items_are_reported(home: Home) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_backfill_waits_for_an_overloaded_collector(home: Home) -> None:
     """Temporary failures are retried a limited number of times; unsent items are not marked as sent."""
     with Collector(

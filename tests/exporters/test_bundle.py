@@ -414,6 +414,7 @@ def test_the_origin_of_a_session_is_known_even_if_its_import_dies(
     assert run(other, "import", "bundle", bundled).output.count("already imported") == 5
 
 
+@pytest.mark.slow
 def test_digests_of_names_keep_the_key_of_their_home(home: Home, elsewhere: Home) -> None:
     """A name that is not a label is a digest with the key of its home, so only that home finds the session by name."""
     with open_store(home) as mine, open_store(elsewhere) as theirs:

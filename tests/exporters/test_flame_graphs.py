@@ -87,6 +87,7 @@ def test_time_adds_up_to_the_wall_time_of_each_lane(
     assert all(totals.values())
 
 
+@pytest.mark.slow
 def test_cost_adds_up_to_the_cost_of_the_session(connection: duckdb.DuckDBPyConnection) -> None:
     """The stacks add up to the session's cost, exact to the picodollar; the name states the certainty.
 

@@ -16,6 +16,7 @@ REPLAYS = 6
 """The number of replays per agent; `python -m tests.failing_agents --replays 100` runs more."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_failure_becomes_a_test(name: str, tmp_path: Path) -> None:

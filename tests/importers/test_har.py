@@ -230,6 +230,7 @@ def test_concurrent_requests_keep_their_times(tmp_path: Path) -> None:
     assert [(at % 86_400_000, ms) for at, ms in rows] == [(0, 9000), (1000, 1000)]
 
 
+@pytest.mark.slow
 def test_a_har_file_is_recognized_by_the_import_of_exchanges(tmp_path: Path) -> None:
     """`import wire` names the right command once, and does not print one line for each line of the file."""
     home = open_home(tmp_path / "home")

@@ -65,7 +65,7 @@ FORMATS: dict[str, Callable[[Path, list[Pair]], Path]] = {
 ALL = pytest.mark.parametrize("kind", FORMATS)
 
 
-@ALL
+@pytest.mark.parametrize("kind", mark_all_but_first(list(FORMATS), pytest.mark.slow))
 @pytest.mark.parametrize(
     "stream", mark_all_but_first([False, True], pytest.mark.slow), ids=["whole", "stream"]
 )

@@ -122,6 +122,7 @@ def test_both_processes_record_one_session(library: tuple[Fixture, Path]) -> Non
     assert fixture.header["name"] == "library"
 
 
+@pytest.mark.slow
 def test_a_replayed_tool_starts_no_process(library: tuple[Fixture, Path]) -> None:
     """A replayed tool returns the recorded result without starting its process, and the missing requests of the child
     are not a divergence.

@@ -186,6 +186,7 @@ def test_replays_match_with_another_key(
         assert done.ret == 0, done.stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_freeze_replays_each_session_with_another_key(desk: tuple[Path, str]) -> None:
     """The check of `freeze` matches for each session, however it ended, with another key."""
@@ -194,6 +195,7 @@ def test_freeze_replays_each_session_with_another_key(desk: tuple[Path, str]) ->
     assert output.count("replays: yes") == len(NAMES), output
 
 
+@pytest.mark.slow
 def test_the_key_is_masked_in_a_crashed_session(desk: tuple[Path, str]) -> None:
     """In a crashed session, the key is masked in the name, the arguments and the result if a request contains the same
     text redacted.

@@ -59,6 +59,7 @@ def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResul
     return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
 
 
+@pytest.mark.slow
 def test_a_folder_runs_the_test_for_each_fixture(project: pytest.Pytester) -> None:
     """A marker with a folder runs the test once for each fixture in the folder, with the fixture's path as its ID."""
     test = '@pytest.mark.replay("fixtures")\ndef test_it(replay):\n' + TALK

@@ -155,6 +155,7 @@ def test_a_missing_fixture_is_recorded(project: pytest.Pytester, provider: Serve
     run(project, provider, new).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_an_identical_recording_changes_nothing(project: pytest.Pytester, recording: Path) -> None:
     """Identical responses result in an identical fixture, whatever their chunks and times are."""
     before = recording.read_bytes()

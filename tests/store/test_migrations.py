@@ -45,6 +45,7 @@ def applied(home: Home) -> list[tuple[int, str]]:
         return connection.execute("SELECT number, name FROM migrations ORDER BY 1").fetchall()
 
 
+@pytest.mark.slow
 def test_a_store_of_an_earlier_layout_is_migrated_with_its_data(
     tmp_path: Path, add_migration: Callable[[], None]
 ) -> None:

@@ -100,6 +100,7 @@ def test_unknown_amounts_come_last() -> None:
     assert without_usage(failed[:1]) == ""
 
 
+@pytest.mark.slow
 def test_all_places_name_the_same_waste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A compaction that is not a cache miss has the extra cost of its cache writes, on the page and in the terminal."""
     home = a_home(tmp_path)

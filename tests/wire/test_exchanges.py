@@ -50,7 +50,10 @@ REPLAYED = [
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(number, marks=group(number)) for number in range(corpus.BATCHES)],
+    params=[
+        pytest.param(number, marks=[group(number), *([pytest.mark.slow] if number else [])])
+        for number in range(corpus.BATCHES)
+    ],
 )
 def batch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -144,6 +144,7 @@ def test_every_result_is_a_row(batch: Batch) -> None:
         assert batch.rows(RESULTS, recorded) == wanted, recorded.file.name
 
 
+@pytest.mark.slow
 def test_only_calls_in_streams_have_a_time(batch: Batch) -> None:
     """The time of a call is known if the response was streamed and contains the result; it is within the response."""
     for recorded in batch.files:

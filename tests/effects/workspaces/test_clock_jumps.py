@@ -20,6 +20,7 @@ UNION ALL SELECT duration_ns FROM tool_calls WHERE duration_ns IS NOT NULL
 """
 
 
+@pytest.mark.slow
 def test_the_order_of_a_session_and_of_its_causes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_the_last_session_is_deleted_with_the_repository(recorded: Home) -> None
     assert not [each for each in left for path in paths if path in each.read_bytes()]
 
 
+@pytest.mark.slow
 def test_an_estimate_needs_no_git(recorded: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without git, each session counts with an equal part."""
 

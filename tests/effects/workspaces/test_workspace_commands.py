@@ -104,6 +104,7 @@ def test_the_workspace_at_each_turn(shell: Shell, recorded: Recorded, tmp_path: 
         assert (code, text in wrong) == (1, True), wrong
 
 
+@pytest.mark.slow
 def test_files_are_put_back_after_a_confirmation_and_copies_are_kept(
     shell: Shell, recorded: Recorded
 ) -> None:

@@ -289,6 +289,7 @@ def test_a_request_at_a_higher_price_is_limited_at_that_price() -> None:
         LiveMeter(most).admit("/v1/messages", {**body, "speed": "fast"}, 1000)
 
 
+@pytest.mark.slow
 def test_a_fork_that_was_killed_counts_with_its_maximum(
     session: Session, reader: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from replay.fixture.format import load
 from replay.trial.fixture_trial import Trials, seconds_ahead
 from tests.provider_script import call, script, streamed, text
 
-pytestmark = pytest.mark.xdist_group("trial")
+pytestmark = [pytest.mark.xdist_group("trial"), pytest.mark.slow]
 
 SHOP = """
 import datetime, itertools, os, pathlib, signal, sys, tempfile, threading, time, uuid
@@ -336,7 +336,6 @@ def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
 YES = ["replays: yes, 2 of 2 (1 with changed directory, date, time zone and hash seed)"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fine", "noisy-exit", "raises"])
 def test_an_agent_that_replays_has_a_one_line_verdict(
     verdicts: dict[str, list[str]], name: str
@@ -352,7 +351,6 @@ NEEDS_RULES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDS_RULES)
 def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str) -> None:
     """The output shows the difference and the rules that would hide it, then the command that adds these rules."""
@@ -363,7 +361,6 @@ def test_the_needed_rules_are_proposed(verdicts: dict[str, list[str]], name: str
     assert f"         the {rules} would hide this difference; to apply {them}:" in out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -474,7 +471,6 @@ def test_next_steps_for_an_entry_that_cannot_be_called(outputs: dict[str, str], 
     assert steps == f"agentobs serve fixtures/{name} acts as the provider for any client"
 
 
-@pytest.mark.slow
 def test_an_entry_from_the_command_line(project: Path) -> None:
     """The option that the verdict proposes works, and then pytest is proposed."""
     given = ("--entry", "shop:fine", "--args", '["Hello."]')
@@ -516,7 +512,6 @@ def test_tools_that_run_live_are_named(shop: Path, verdicts: dict[str, list[str]
     assert (shop / "weighed").read_text() == "recorded\nreplayed\n"
 
 
-@pytest.mark.slow
 def test_an_interrupt_leaves_the_fixture_intact(shop: Path) -> None:
     """Ctrl-C while an agent hangs prints one word, leaves no process behind, and keeps the fixture readable."""
     (shop / "pids").write_text("")
@@ -538,7 +533,6 @@ def poll(found: Callable[[], Any]) -> Any:
     return value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("month", range(1, 13))
 @pytest.mark.parametrize("day", [1, 15, 28])
 def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None:
@@ -551,7 +545,6 @@ def test_the_shifted_date_differs_in_all_its_parts(month: int, day: int) -> None
     assert now.weekday() != then.weekday()
 
 
-@pytest.mark.slow
 def test_the_clock_is_shifted_in_all_functions() -> None:
     """All functions return the same shifted time; explicit times and the monotonic clock are unchanged.
 
