@@ -58,3 +58,17 @@ def test_a_long_item_that_was_added_or_removed_is_cut(change: str) -> None:
         assert (found.expected, found.actual, found.lengths) == (None, kept, (0, length))
     else:
         assert (found.expected, found.actual, found.lengths) == (kept, None, (length, 0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        ('{"total": 1, "paid": true}', '{"total": 2, "paid": true}', ["$.text | $.total"]),
+        ('{"total": 1}', "no order", ["$.text"]),
+        ("no order", '{"total": 1}', ["$.text"]),
+        ('{"total": 1}', '{ "total": 1 }', ["$.text"]),
+    ],
+)
+def test_json_inside_of_a_text_is_compared(old: str, new: str, paths: list[str]) -> None:
+    """If both texts contain JSON, the difference is named inside of it; otherwise, the whole text differs."""
+    assert [each.path for each in differences({"text": old}, {"text": new})] == paths
