@@ -343,7 +343,6 @@ def test_a_retried_attempt_is_paired_with_no_last_attempt(
     assert [each.change for each in found.pairs] == changes
     assert retried[-1] is None
     assert set(retried[:-1]) == {"failed" if b[-1] == "529" else "succeeded"}
-    assert json.loads(found.json({}, {}))["b"]["turns"] == 1
 
 
 def test_another_model_is_stated_once() -> None:
