@@ -265,6 +265,7 @@ def test_a_fixture_is_compared_with_its_session(shell: Shell, home: tuple[Path, 
         shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--json").out
     )
     assert (both["a"]["requests"], both["b"]["requests"]) == (2, 3)
+    assert (both["a"]["turns"], both["b"]["turns"]) == (2, 3)
     assert float(both["a"]["cost_usd"]) > 0
 
 

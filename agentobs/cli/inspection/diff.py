@@ -292,7 +292,7 @@ class _SessionRows:
             {str(row[0]) for row in partial},
             failed,
             unfinished_turns(list(cut)),
-            failure and failure["summary"],
+            str(failure["summary"]) if failure else None,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class UnfinishedTurns(NamedTuple):
-    """How many turns got no complete response."""
+    """The number of turns without a complete response, and a word for them."""
 
     number: int
     word: str

@@ -86,7 +86,7 @@ def _suggestion(row: Row, title: str) -> str:
 
 def shortened(title: str, length: int) -> str:
     """Return the start of a title, with at most `length` characters."""
-    return title if len(title) <= length else f"{title[: length - 1]}…"
+    return title if len(title) <= length else f"{title[: length - 1].rstrip()}…"
 
 
 def _without_previous(view: View, given: Row | None, previous: Row, *, is_b: bool) -> str:
