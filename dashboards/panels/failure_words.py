@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from agentobs.records.labels import DIGEST
 from agentobs.records.request_failures import request_failure
 from agentobs.store.analysis.lane_names import AUXILIARY
+from agentobs.store.analysis.unfinished_turns import UnfinishedTurns, of_outcomes
 from dashboards.figures.phrases import count
 from dashboards.panels.trace_tree import TraceTree
 
@@ -20,14 +21,6 @@ _RUN_RESULTS = {
 """How runs of an agent end without success, in words."""
 
 
-class UnfinishedTurns(NamedTuple):
-    """Turns without a complete response, which do not count as turns of the session."""
-
-    number: int
-    word: str
-    """`cut` if the response of each was cut, or `without a response`."""
-
-
 def unfinished_turns(tree: TraceTree) -> UnfinishedTurns | None:
     """Return how many turns got no complete response; None if all got one."""
     complete, outcomes = set[tuple[str, int]](), dict[tuple[str, int], str]()
@@ -37,11 +30,7 @@ def unfinished_turns(tree: TraceTree) -> UnfinishedTurns | None:
                 outcomes[node.lane, node.turn] = node.detail
             else:
                 complete.add((node.lane, node.turn))
-    unfinished = [text for turn, text in outcomes.items() if turn not in complete]
-    if not unfinished:
-        return None
-    is_cut = all(text.startswith(("cut", "the response was cut")) for text in unfinished)
-    return UnfinishedTurns(len(unfinished), "cut" if is_cut else "without a response")
+    return of_outcomes([text for turn, text in outcomes.items() if turn not in complete])
 
 
 def run_result(result: str, turns: int | None = None) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference, share_words
+from agentobs.records.outcome_difference import outcome_difference
+from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
 from dashboards.figures.phrases import certainty_prefix, uncertainties
 from dashboards.panels.session_outcomes import has_failed
 
@@ -68,10 +70,12 @@ class Total:
 
 def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
     """Return the totals of two sessions, each with the difference in words."""
-    found = _texts("Outcome", *(str(side.get("outcome") or "") for side in (a, b)))
+    outcomes = [str(side.get("outcome") or "") for side in (a, b)]
+    found = _texts("Outcome", outcomes, outcome_difference(a, b))
     for key, name in _TOTALS:
         old, new = (_number(key, side.get(key)) for side in (a, b))
-        if not (old or new):
+        notes = [unfinished_words(unfinished_of(side)) if key == "turns" else "" for side in (a, b)]
+        if not (old or new or any(notes)):
             continue
         prefixes = _certainty(key, a), _certainty(key, b)
         before, now = (_shown(key, *each) for each in zip((old, new), prefixes, strict=True))
@@ -81,18 +85,28 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
             words = _bounded_difference(
                 (old, new), (bool(prefixes[0]), bool(prefixes[1])), (before, now)
             )
+        elif old == new and notes[0] != notes[1]:
+            words = "no difference of complete turns"
         else:
             words = _difference(key, old, new)
-        found.append(Total(name, before, now, words))
-    models = (", ".join(map(str, side.get("models") or ())) for side in (a, b))
+        found.append(Total(name, f"{before}{notes[0]}", f"{now}{notes[1]}", words))
+    models = [", ".join(map(str, side.get("models") or ())) for side in (a, b)]
     usual = [total for total in found if total.name in _FIRST]
-    return [*usual, *_texts("Models", *models), *(each for each in found if each not in usual)]
+    return [
+        *usual,
+        *_texts("Models", models, _equality(*models)),
+        *(each for each in found if each not in usual),
+    ]
 
 
-def _texts(name: str, a: str, b: str) -> list[Total]:
+def _equality(a: str, b: str) -> str:
+    return "" if not (a and b) else "no difference" if a == b else "different"
+
+
+def _texts(name: str, values: Sequence[str], difference: str) -> list[Total]:
     """Return a fact of both sessions that is a text; none if neither session has it."""
-    words = "" if not (a and b) else "no difference" if a == b else "different"
-    return [Total(name, a or "unknown", b or "unknown", words, is_text=True)] if a or b else []
+    a, b = values
+    return [Total(name, a or "unknown", b or "unknown", difference, is_text=True)] if a or b else []
 
 
 _ENDINGS = {

@@ -26,6 +26,7 @@ from agentobs.records import display
 from agentobs.records.request_failures import outcome_words
 from agentobs.records.words import ESTIMATED_TIMES, STEP_KINDS, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane
+from agentobs.store.analysis.unfinished_turns import unfinished_words
 from dashboards.content.json_tree import json_tree
 from dashboards.content.markdown import markdown
 from dashboards.figures.phrases import finding_words, uncertainties, uncertainty_note
@@ -227,6 +228,7 @@ def _environment() -> jinja2.Environment:
         "markdown": markdown,
         "json_tree": json_tree,
         "strongest": finding_words,
+        "unfinished_words": unfinished_words,
         "ratio": lambda value: "–" if value is None else display.share(value, digits=1),
     }
     made.tests["numeric"] = is_number

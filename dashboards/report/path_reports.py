@@ -172,9 +172,10 @@ def comparison_report(
 
 
 def _side(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of one side: a session with its ID, or a fixture with its path."""
+    """Return the description of one side: a session with its ID and why it failed, or a fixture with its path."""
     which = about.get("session_id") or about.get("fixture") or ""
-    return {"name": about["name"], "outcome": about.get("outcome"), "which": which}
+    cause = about.get("cause") or ""
+    return {"name": about["name"], "outcome": about.get("outcome"), "cause": cause, "which": which}
 
 
 def _cause(cause: Mapping[str, Any]) -> list[str]:

@@ -154,8 +154,6 @@ class Totals:
     """The number of requests whose output tokens are a lower bound."""
     duration_ns: int
     """The sum of the durations of all steps, including concurrent steps."""
-    turns: int = 0
-    """The number of the last turn of the main agent; 0 if unknown."""
     models: tuple[str, ...] = ()
     """The models of all requests, in the order of their first requests."""
 
@@ -322,7 +320,6 @@ def totals(parts: Sequence[Part]) -> Totals:
         _cost_status(used),
         sum(part.counts_status == "lower_bound" for part in parts),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
-        max((part.turn or 0 for part in parts if part.lane == "main"), default=0),
         tuple(dict.fromkeys(part.model for part in parts if part.model)),
     )
 

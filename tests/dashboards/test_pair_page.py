@@ -286,7 +286,11 @@ def test_the_first_differences_are_named_once() -> None:
     prompt["differs"] = ["outcome", "response", "system_prompt"]
     found = first_changes([attempt, call, prompt], (1, 2, 3), {"main": "main"}, PLACES)
     assert [(each["of"], each["text"], each["words"]) for each in found] == [
-        ("failed step in one session only", "call grep in turn 1", "only in B, and failed"),
+        (
+            "failed step that the other session does not have",
+            "call grep in turn 1",
+            "only in B, and failed",
+        ),
         ("change of content", "request in turn 1", "different system prompt, text of the response"),
         ("extra attempt", "request in turn 1", "only in B, http_error 529, retried and succeeded"),
     ]
@@ -333,7 +337,8 @@ def test_a_retried_attempt_is_an_extra_attempt(tmp_path: Path) -> None:
     assert re.search(r"^turns +1 +1 *$", command.stdout, re.MULTILINE)
     with serving(home) as client:
         words = client.get(f"/compare?a={ONE}&b={OTHER}").words
-    assert f"Session comparison ! {NO_IDENTICAL_STEP} A before" in words
+    offered = "Compare A with another session Compare B with another session"
+    assert f"Session comparison ! {NO_IDENTICAL_STEP} {offered} A before" in words
     assert "First extra attempt: request in turn 1 : only in B, http_error 529" in words
     assert "First change of outcome" not in words
     assert "Outcome completed completed no difference" in words

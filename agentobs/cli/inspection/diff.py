@@ -15,17 +15,27 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from agentobs.cli.inspection.diff_head import QUALIFIERS, model_lines, show_totals
 from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
-from agentobs.cli.terminal.tables import console, show_table
+from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.errors import UsageError
-from agentobs.records.cost_difference import Cost, cost_difference, open_difference
-from agentobs.records.display import in_both, money, printable, seconds, text
+from agentobs.records.display import in_both, money, seconds, text
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
-from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
+from agentobs.store.analysis.lane_names import (
+    AUXILIARY,
+    name_of_lane,
+    names_in_both,
+    names_of_rows,
+)
+from agentobs.store.analysis.unfinished_turns import (
+    UnfinishedTurns,
+    of_outcomes,
+    unfinished_turns,
+)
 
 if TYPE_CHECKING:
     from agentobs.provider.dialect import Block, Message
@@ -97,13 +107,13 @@ def diff(
         return
     if not found.has_identical_step:
         click.echo(f"{NO_IDENTICAL_STEP}\n")
-    _show_totals(one, other, found)
+    show_totals((one, other), found)
     if not found.changes:
         click.echo(f"\nall {len(found.pairs)} steps are identical")
     else:
         click.echo()
-        for line in _model_lines(found):
-            click.echo(line)
+        for line in model_lines(found):
+            print_line(line)
         _show_steps(found, everything)
     if not found.has_texts:
         click.echo(f"\n{_compared_content(digests is not None, gaps)}")
@@ -197,6 +207,7 @@ class _Side:
             }
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
+            self.about |= _turns(*_turns_of_fixture(fixture, self.parts))
         else:
             from agentobs.store.analysis.session_search import SessionTexts
             from agentobs.store.label_texts import LabelTexts
@@ -257,6 +268,9 @@ class _SessionRows:
     partial: Set[str]
     """The attempts whose output tokens are a lower bound."""
     failed_calls: int
+    unfinished: UnfinishedTurns | None
+    cause: str | None
+    """Why the session failed, as in the list of sessions; None if it did not fail."""
 
     @classmethod
     def of(cls, store: Store, session_id: str) -> _SessionRows:
@@ -268,7 +282,18 @@ class _SessionRows:
         lanes = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
         partial = store.rows("internal/partial_counts", session_id=session_id).rows
         failed = failed_call_counts(store, [session_id]).get(session_id, 0)
-        return cls(session_id, summary, steps, lanes, {str(row[0]) for row in partial}, failed)
+        cut = store.rows("internal/unfinished_turns", session_id=session_id).dicts()
+        failure = store.rows("internal/failure", session_id=session_id).first()
+        return cls(
+            session_id,
+            summary,
+            steps,
+            lanes,
+            {str(row[0]) for row in partial},
+            failed,
+            unfinished_turns(list(cut)),
+            str(failure["summary"]) if failure else None,
+        )
 
 
 def _facts_of(
@@ -289,7 +314,7 @@ def _facts_of(
 
     restore = labels.replace_in_dicts if labels is not None else list
     parent, forked_turn = known.summary["continues_session_id"], known.summary["forked_turn"]
-    summary, *rows = restore([known.summary, *known.steps])
+    summary, *rows = restore([{**known.summary, "cause": known.cause}, *known.steps])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     recorded = list(dict.fromkeys(row["lane"] for row in rows))
     lanes = stable_lane_names(recorded, calls)
@@ -316,12 +341,40 @@ def _facts_of(
         "session_id": known.session_id,
         "outcome": str(summary["status"]),
         "failed_calls": known.failed_calls,
+        **_turns(int(summary["turns"]), known.unfinished),
     }
+    if summary["cause"]:
+        about["cause"] = str(summary["cause"])
     if summary["duration_ns"] is not None:
         about["session_duration_ns"] = summary["duration_ns"]
     if forked_turn is not None:
         about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
+
+
+def _turns(number: int, unfinished: UnfinishedTurns | None) -> dict[str, Any]:
+    """Return the turns of a side of the comparison, as in the JSON."""
+    return {
+        "turns": number,
+        **({"unfinished_turns": unfinished._asdict()} if unfinished else {}),
+    }
+
+
+def _turns_of_fixture(
+    fixture: Fixture, parts: Sequence[Part]
+) -> tuple[int, UnfinishedTurns | None]:
+    """Return the number of turns of a fixture, and of those without a complete response, as in the view `turns`."""
+    endings: dict[tuple[str, int], str] = {}
+    requests = [part for part in parts if part.kind == "request"]
+    for ask, part in zip(fixture.requests, requests, strict=True):
+        if ask.turn is None or AUXILIARY.search(ask.lane):
+            continue
+        turn, ending = (ask.lane, ask.turn), ask.answer.ending
+        is_complete = ending == "complete" and part.outcome == "ok"
+        if endings.get(turn) != "ok":
+            endings[turn] = "ok" if is_complete else ending
+    cut = [each for each in endings.values() if each not in ("ok", "cancelled")]
+    return list(endings.values()).count("ok"), of_outcomes(cut)
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
@@ -472,121 +525,6 @@ def _token_usage(ask: RecordedRequest) -> dict[str, Any]:
     }
 
 
-_TOTALS = (
-    ("turns", "turns"),
-    ("attempts", "requests"),
-    ("tool calls", "tool_calls"),
-    ("failed calls", "failed_calls"),
-    ("permission decisions", "decisions"),
-    ("uncached input", "input_tokens"),
-    ("output tokens", "output_tokens"),
-    ("cache read", "cache_read_tokens"),
-    ("cache write", "cache_write_tokens"),
-    ("cost", "cost_usd"),
-    ("duration", "session_duration_ns"),
-)
-_OF_SESSION = ("session_duration_ns", "failed_calls")
-"""The totals that are not sums over the compared steps."""
-
-
-def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
-    for letter, side in (("A", one), ("B", other)):
-        click.echo(f"{letter}  {printable(side.title)}  {side.about['outcome']}")
-        if side.session_title:
-            click.echo(f"   {printable(side.session_title)}")
-    for letter, side in (("A", one), ("B", other)):
-        if (turn := side.about.get("forked_turn")) is not None:
-            parent = side.about["forked_from"] or "a fixture"
-            click.echo(
-                f"{letter} is a fork of {parent}: turns up to {turn} were replayed at no cost"
-            )
-    click.echo()
-    rows = []
-    for name, key in _TOTALS:
-        a, b = (
-            side.about.get(key) if key in _OF_SESSION else getattr(totals, key)
-            for side, totals in ((one, found.a), (other, found.b))
-        )
-        if a or b:
-            sides, is_cost = (found.a, found.b), key == "cost_usd"
-            are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
-            qualifiers = [
-                "at least " if is_low else _QUALIFIERS[side.cost_status] if is_cost else ""
-                for side, is_low in zip(sides, are_low, strict=True)
-            ]
-            shown = [_measure(key, *each) for each in zip((a, b), qualifiers, strict=True)]
-            found_difference = (
-                _cost_difference(found, (shown[0], shown[1]))
-                if is_cost
-                else _count_difference(key, (a, b), are_low, (shown[0], shown[1]))
-            )
-            rows.append((name, *shown, found_difference))
-    show_table(["", "A", "B", "B - A"], rows)
-
-
-_QUALIFIERS = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
-
-
-def _measure(key: str, value: Any, qualifier: str = "") -> str:
-    if value is None:
-        return "unknown" if key == "cost_usd" else ""
-    if key == "cost_usd":
-        return f"{qualifier}{money(value)}"
-    shown = seconds(value) if key == "session_duration_ns" else text(value)
-    return f"{qualifier}{shown}"
-
-
-def _difference(key: str, a: Any, b: Any) -> str:
-    """Return the difference B - A as text; empty if there is none."""
-    if a is None or b is None or a == b:
-        return ""
-    sign = "+" if b > a else "-"
-    return f"{sign}{_measure(key, abs(b - a))}"
-
-
-def _count_difference(
-    key: str, values: tuple[Any, Any], are_low: Sequence[bool], shown: tuple[str, str]
-) -> str:
-    """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
-    a, b = values
-    if not any(are_low):
-        return _difference(key, a, b)
-    if all(are_low) or (a != b and are_low[1] != (b > a)):
-        return open_difference(*shown)
-    if a == b:
-        return f"{'at least' if are_low[1] else 'at most'} 0"
-    return f"at least {_difference(key, a, b)}"
-
-
-def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
-    """Return the difference of the costs as text. It is a bound if one of them is a lower bound."""
-    difference = cost_difference(
-        *(
-            Cost(
-                each.cost_usd,
-                bool(each.unpriced) or each.cost_status == "lower_bound",
-                each.cost_status == "estimated",
-            )
-            for each in (found.a, found.b)
-        )
-    )
-    if difference is None or (difference.bound == "exact" and not difference.is_estimated):
-        return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
-    return difference.words(_measure("cost_usd", abs(difference.usd)), shown)
-
-
-def _model_lines(found: Comparison) -> Iterator[str]:
-    """Yield which models of A were replaced by which models in B, one line each, and an empty line at the end."""
-    for each in found.model_changes:
-        part = found.pairs[each.step - 1].b
-        turn = f", first in turn {part.turn:,}" if part and part.turn is not None else ""
-        agent = f" of {part.agent or part.lane}" if part and part.lane != "main" else ""
-        requests = f"{each.requests:,} request{'s' * (each.requests != 1)}"
-        yield printable(f"model: {each.a} -> {each.b} ({requests}{turn}{agent})")
-    if found.model_changes:
-        yield ""
-
-
 _SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}
 
 
@@ -683,7 +621,7 @@ def _step_summary(part: Part | None) -> str:
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
     if part.retried:
         outcome = f"{outcome} (retried, {part.retried})"
-    qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
+    qualifier = QUALIFIERS.get(part.cost_status or "exact", "")
     cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
     shown = (outcome, tokens, cost, seconds(part.duration_ns))
     return ", ".join(each for each in shown if each)

@@ -13,6 +13,7 @@ from agentobs.records.display import (
     seconds,
     share,
 )
+from agentobs.store.analysis.unfinished_turns import unfinished_turns, unfinished_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,18 +74,10 @@ def _totals(about: Row, cost: Row | None, failed_calls: int, unfinished: Sequenc
     parts = (
         seconds(about["duration_ns"]),
         f"{COST_MARKS.get(cost['cost_status'], '')}{spent}" if cost and spent else "unknown cost",
-        f"{_count(about['turns'], 'turn')}{_unfinished(unfinished)}",
+        f"{_count(about['turns'], 'turn')}{unfinished_words(unfinished_turns(unfinished))}",
         f"{calls} ({failed_calls:,} failed)" if failed_calls else calls,
     )
     return ", ".join(filter(None, parts))
-
-
-def _unfinished(rows: Sequence[Row]) -> str:
-    """Return the number of turns without a complete response, which the number of turns does not include."""
-    if not rows:
-        return ""
-    is_cut = all(row["stop_reason"] == "cut" for row in rows)
-    return f" (and {len(rows):,} {'cut' if is_cut else 'without a response'})"
 
 
 def token_counts(about: Row, cost: Row | None) -> str:

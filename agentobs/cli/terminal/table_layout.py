@@ -11,7 +11,8 @@ LEAST_TEXT = 9
 """The minimum width of a column of text that is longer than that. Our choice: `completed` fits."""
 LEAST = {
     "title": 28, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 24, "detail": 18,
-    "cost_status": 11,
+    "cost_status": 11, "compared_total": 20,
+    "total_of_a": 16, "total_of_b": 16, "b_minus_a": 18,
 }  # fmt: skip
 """The minimum width of columns that are useless if they are cut further. Our choice."""
 OTHER = 5
@@ -25,13 +26,13 @@ PRIORITY = {
         (
             1,
             "session_id status cost_usd cause model turn lane after_ns what outcome step fixture result hook tool "
-            "signature about",
+            "signature about compared_total b_minus_a",
         ),
         (
             2,
             "name title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd "
             "error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status "
-            "times part kind A B notable",
+            "times part kind A B total_of_a total_of_b notable",
         ),
         (
             3,

@@ -36,7 +36,8 @@ from agentobs.records.display import listed, text
 Row = Sequence[Any]
 
 WRAPPED = frozenset(
-    ("cause", "detail", "comment", "usual_reason", "zones_changed", "changes", "status", "message")
+    ("cause", "detail", "comment", "usual_reason", "zones_changed", "changes", "status", "message",
+     "total_of_a", "total_of_b", "b_minus_a")
 )  # fmt: skip
 """The columns whose texts are wrapped on a terminal; other long texts are cut, so that each row has one line."""
 _STATES = {
@@ -112,7 +113,9 @@ def print_table(
         return
     cells = [[(ids or {}).get(cell, cell) for cell in row] for row in cells]
     rigid = [
-        is_number or key == "session_id" or any(_INSTANT.fullmatch(row[at]) for row in cells)
+        (is_number and key not in WRAPPED)
+        or key == "session_id"
+        or any(_INSTANT.fullmatch(row[at]) for row in cells)
         for at, (key, is_number) in enumerate(zip(keys, numeric, strict=True))
     ]
     layout = _measured(columns, cells, keys, rigid, whole=whole)

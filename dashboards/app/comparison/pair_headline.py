@@ -11,6 +11,10 @@ from dashboards.app.store_view import Row
 from dashboards.panels.pair_summary import ending, row
 from dashboards.panels.session_outcomes import has_failed
 
+MOST_FIRSTS = 3
+"""The number of first differences that the head names, so that it fits a small screen. Our choice."""
+MISSING_STEP = "failed step that the other session does not have"
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlaces:
@@ -109,9 +113,10 @@ def first_changes(
     names: Mapping[str, str],
     places: Sequence[StepPlaces],
 ) -> list[dict[str, Any]]:
-    """Return the first differences, the most important one first: the first step of both sessions that failed in only
-    one of them, the first failed step that only one session has, the first difference, the first change of content,
-    and the first extra attempt. The page starts with the first of them.
+    """Return the first differences, at most `MOST_FIRSTS`, the most important one first: the first step of both
+    sessions that failed in only one of them, the first failed step that the other session does not have (unless the
+    former fails earlier), the first difference, the first change of content, and the first extra attempt. The page
+    starts with the first of them.
 
     Args:
         steps: all steps of the comparison.
@@ -127,14 +132,15 @@ def first_changes(
     common = [each for each in failed if steps[each - 1]["change"] in ("same", "changed")]
     contents = [each for each in different if row(steps[each - 1])["contents"]]
     found = [("change of outcome", each) for each in common[:1]]
-    found += [("failed step in one session only", each) for each in single[:1]]
+    if single[:1] == failed[:1]:  # otherwise another step fails earlier, which is named already
+        found += [(MISSING_STEP, each) for each in single[:1]]
     known = {*(each for _, each in found), *contents[:1]}
     found += [("difference", each) for each in different[:1] if each not in known]
     found += [("change of content", each) for each in contents[:1]]
     found += [("extra attempt", each) for each in extra[:1]]
     return [
         {"of": of, **described(number, steps[number - 1], names), "words": words}
-        for of, number in found
+        for of, number in found[:MOST_FIRSTS]
         for words in [_words(of, steps[number - 1], only_failed_in(steps[number - 1], places))]
     ]
 
@@ -151,7 +157,7 @@ def _words(of: str, step: Row, failed_in: str) -> str:
         return f"failed only in {failed_in}"
     if of == "change of content":
         return f"different {', '.join(known['contents'])}"
-    if of == "failed step in one session only":
+    if of == MISSING_STEP:
         verb = "denied" if side_of(step)["kind"] == "decision" else "failed"
         return f"{known['words']}, and {verb}"
     if step["change"] == "changed":

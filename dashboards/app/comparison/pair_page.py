@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import UsageError
+from agentobs.records.display import instant
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.runtime import process
@@ -28,7 +29,7 @@ from dashboards.app.comparison.pair_headline import (
     model_changes,
     side_of,
 )
-from dashboards.app.comparison.pair_picker import form
+from dashboards.app.comparison.pair_picker import form, shortened
 from dashboards.app.paging import page_of
 from dashboards.app.site import known_key, page_response, site_of
 from dashboards.app.store_view import Row, View
@@ -40,6 +41,8 @@ PAGE_SIZE = 100
 """Steps per page. Our choice."""
 MOST_LISTED = 12
 """The number of rows of the list of differences. Our choice."""
+PARTNER_LENGTH = 32
+"""The number of characters of a title in a link, so that it fits next to the tabs of a session page. Our choice."""
 MOST_COMPARISONS = 4
 """The number of cached comparisons. A comparison of two sessions of 1,000 turns takes about 5 MB. Our choice."""
 
@@ -289,13 +292,24 @@ def previous_run(request: Request) -> Response:
 def previous_session(view: View, session_id: str) -> dict[str, Any]:
     """Return the previous session with the same name: its ID as `previous`, None if there is none, and as
     `previous_kind` what a link calls it: `run` if it has the same entry point and first messages, else `session`.
-    If there is none, the next session with this name is `next`, with its `next_kind`.
+    If there is none, the next session with this name is `next`, with its `next_kind`. `partner` tells the reader which
+    session it is: the title of a `session`, the start of a `run`, because runs have the same title.
     """
-    found: dict[str, Any] = dict(previous=None, previous_kind="", next=None, next_kind="")
+    found: dict[str, Any] = dict(
+        previous=None, previous_kind="", next=None, next_kind="", partner=""
+    )
     for neighbor in view.named("internal/neighboring_run", session_id=session_id):
         place = "next" if neighbor["is_later"] else "previous"
         found[place] = str(neighbor["session_id"])
         found[f"{place}_kind"] = "run" if neighbor["is_same_task"] else "session"
+        started = f"of {instant(neighbor['started_ns'])}"
+        titles = SessionTexts(view.store, view.texts).titles([found[place]])
+        title = (
+            ""
+            if neighbor["is_same_task"]
+            else shortened(titles.get(found[place], ""), PARTNER_LENGTH)
+        )
+        found["partner"] = f"“{title}”" if title else started
     return found
 
 

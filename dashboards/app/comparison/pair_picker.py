@@ -75,9 +75,18 @@ def _session(view: View, session_id: str) -> Row | None:
 
 def _suggestion(row: Row, title: str) -> str:
     """Return a session in one line: its name, start, status and title."""
-    short = title if len(title) <= TITLE_LENGTH else f"{title[: TITLE_LENGTH - 1]}…"
-    parts = (row["name"], display.instant(row["started_ns"]), row["status"], short)
+    parts = (
+        row["name"],
+        display.instant(row["started_ns"]),
+        row["status"],
+        shortened(title, TITLE_LENGTH),
+    )
     return ", ".join(str(each) for each in parts if each)
+
+
+def shortened(title: str, length: int) -> str:
+    """Return the start of a title, with at most `length` characters."""
+    return title if len(title) <= length else f"{title[: length - 1].rstrip()}…"
 
 
 def _without_previous(view: View, given: Row | None, previous: Row, *, is_b: bool) -> str:

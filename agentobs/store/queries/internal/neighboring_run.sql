@@ -9,7 +9,7 @@ WITH this AS (
     GROUP BY name
 ), neighbor AS (
     SELECT
-        starts.session_id,
+        starts.session_id, starts.started_ns,
         starts.entry IS NOT DISTINCT FROM this.entry AS is_same_entry,
         starts.started_ns > this.started_ns AS is_later
     FROM session_starts AS starts
@@ -27,7 +27,7 @@ WITH this AS (
     GROUP BY attempts.session_id
 )
 SELECT
-    session_id, is_later,
+    session_id, started_ns, is_later,
     is_same_entry AND coalesce((SELECT count(*) = 2 AND count(DISTINCT digest) = 1 FROM first_messages), false)
         AS is_same_task
 FROM neighbor;

@@ -1,0 +1,173 @@
+"""The head of a comparison of two sessions in the terminal: their outcomes, totals and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from rich.padding import Padding
+from rich.text import Text
+
+from agentobs.cli.terminal.tables import console, print_line, show_table
+from agentobs.records.cost_difference import Cost, cost_difference, open_difference
+from agentobs.records.display import in_both, money, printable, seconds, text
+from agentobs.records.outcome_difference import have_different_causes, outcome_difference
+from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
+
+if TYPE_CHECKING:
+    from replay.divergence.session_diff import Comparison, Part
+
+_TOTALS = (
+    ("turns", "turns"),
+    ("attempts", "requests"),
+    ("tool calls", "tool_calls"),
+    ("failed calls", "failed_calls"),
+    ("permission decisions", "decisions"),
+    ("uncached input", "input_tokens"),
+    ("output tokens", "output_tokens"),
+    ("cache read", "cache_read_tokens"),
+    ("cache write", "cache_write_tokens"),
+    ("cost", "cost_usd"),
+    ("duration", "session_duration_ns"),
+)
+_OF_SESSION = ("turns", "session_duration_ns", "failed_calls")
+"""The totals that are not sums over the compared steps."""
+_KEYS = ("compared_total", "total_of_a", "total_of_b", "b_minus_a")
+"""The keys of the columns of the table, which determine their widths."""
+QUALIFIERS = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
+"""What precedes a cost, by its certainty."""
+
+
+class Side(Protocol):
+    """A session or a fixture that is compared."""
+
+    about: dict[str, Any]
+    """Its description, as in the JSON."""
+    session_title: str
+    """Its title; empty if it has none."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and its ID or path."""
+
+
+def show_totals(compared: Sequence[Side], found: Comparison) -> None:
+    """Print how two sessions ended, and a table of their totals."""
+    for letter, side in zip("AB", compared, strict=True):
+        print_line(f"{letter}  {printable(side.title)}  {side.about['outcome']}")
+        if side.session_title:
+            _print_indented(side.session_title)
+        if side.about.get("cause"):
+            _print_indented(f"cause: {side.about['cause']}")
+    a, b = (side.about for side in compared)
+    if have_different_causes(a, b):
+        print_line(outcome_difference(a, b))
+    for letter, side in zip("AB", compared, strict=True):
+        if (turn := side.about.get("forked_turn")) is not None:
+            parent = side.about["forked_from"] or "a fixture"
+            print_line(
+                f"{letter} is a fork of {parent}: turns up to {turn} were replayed at no cost"
+            )
+    click.echo()
+    rows = (_total(name, key, compared, found) for name, key in _TOTALS)
+    columns = ["", "A", "B", "B - A"]
+    show_table(columns, filter(None, rows), keys=_KEYS)
+
+
+def _print_indented(line: str) -> None:
+    console().print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
+
+
+def _total(
+    name: str, key: str, compared: Sequence[Side], found: Comparison
+) -> tuple[str, str, str, str] | None:
+    """Return a row of the table of totals; None if neither session has the total."""
+    sides, is_cost = (found.a, found.b), key == "cost_usd"
+    a, b = (
+        side.about.get(key) if key in _OF_SESSION else getattr(totals, key)
+        for side, totals in zip(compared, sides, strict=True)
+    )
+    notes = [
+        unfinished_words(unfinished_of(side.about)) if key == "turns" else "" for side in compared
+    ]
+    if not (a or b or any(notes)):
+        return None
+    are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
+    qualifiers = [
+        "at least " if is_low else QUALIFIERS[side.cost_status] if is_cost else ""
+        for side, is_low in zip(sides, are_low, strict=True)
+    ]
+    before, now = (_measure(key, *each) for each in zip((a, b), qualifiers, strict=True))
+    difference = (
+        _cost_difference(found, (before, now))
+        if is_cost
+        else _count_difference(key, (a, b), are_low, (before, now))
+    )
+    return name, f"{before}{notes[0]}", f"{now}{notes[1]}", difference
+
+
+def _measure(key: str, value: Any, qualifier: str = "") -> str:
+    if value is None:
+        return "unknown" if key == "cost_usd" else ""
+    if key == "cost_usd":
+        return f"{qualifier}{money(value)}"
+    shown = seconds(value) if key == "session_duration_ns" else text(value)
+    return f"{qualifier}{shown}"
+
+
+def _difference(key: str, a: Any, b: Any) -> str:
+    """Return the difference B - A as text; empty if there is none."""
+    if a is None or b is None or a == b:
+        return ""
+    sign = "+" if b > a else "-"
+    return f"{sign}{_measure(key, abs(b - a))}"
+
+
+def _count_difference(
+    key: str, values: tuple[Any, Any], are_low: Sequence[bool], shown: tuple[str, str]
+) -> str:
+    """Return the difference of two totals as text. It is a bound if one of them is a lower bound."""
+    a, b = values
+    if not any(are_low):
+        return _difference(key, a, b)
+    if all(are_low) or (a != b and are_low[1] != (b > a)):
+        return open_difference(*shown)
+    if a == b:
+        return f"{'at least' if are_low[1] else 'at most'} 0"
+    return f"at least {_difference(key, a, b)}"
+
+
+def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
+    """Return the difference of the costs as text. It is a bound if one of them is a lower bound."""
+    difference = cost_difference(
+        *(
+            Cost(
+                each.cost_usd,
+                bool(each.unpriced) or each.cost_status == "lower_bound",
+                each.cost_status == "estimated",
+            )
+            for each in (found.a, found.b)
+        )
+    )
+    if difference is None or (difference.bound == "exact" and not difference.is_estimated):
+        return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
+    return difference.words(_measure("cost_usd", abs(difference.usd)), shown)
+
+
+def model_lines(found: Comparison) -> Iterator[str]:
+    """Yield which models of A were replaced by which models in B, one line each, and an empty line at the end."""
+    for each in found.model_changes:
+        pair = found.pairs[each.step - 1]
+        part = pair.b
+        turn = in_both(*(_turn(side) for side in (pair.a, pair.b)))
+        turn = f", first in {turn}" if turn else ""
+        agent = f" of {part.agent or part.lane}" if part and part.lane != "main" else ""
+        requests = f"{each.requests:,} request{'s' * (each.requests != 1)}"
+        yield printable(f"model: {each.a} -> {each.b} ({requests}{turn}{agent})")
+    if found.model_changes:
+        yield ""
+
+
+def _turn(part: Part | None) -> str:
+    return "" if part is None or part.turn is None else f"turn {part.turn:,}"
