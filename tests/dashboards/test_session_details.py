@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentobs.recording.journal.home import Home
+from agentobs.records.display import seconds
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import diagnose
@@ -144,6 +145,34 @@ def test_the_duration_names_the_time_in_interactions(
     record(busy, [*talk.records, end(1, T0 + 201 * SECOND)])
     with serving(busy) as client:
         assert "in interactions" not in client.get(f"/sessions/{SESSION}").words
+
+
+def test_a_short_time_before_the_first_interaction_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a short session, even less than a second before its first interaction is named, with equal numbers in the
+    tile, the sentence, the longest steps and the terminal.
+    """
+    talk = WireConversation()
+    talk.says("Hello.", takes=SECOND // 10)
+    first = talk.records[-1]
+    assert isinstance(first, ModelExchange)
+    talk.records[-1] = replace(first, started_ns=T0 + 9 * SECOND // 10)
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1, T0 + SECOND)])
+    with open_store(home, ingest=True) as store:
+        [about] = store.rows("internal/session", session_id=SESSION).dicts()
+        splits = interaction_times(store, SESSION)
+        before, _, _ = time_outside(splits, about["started_ns"], about["duration_ns"])
+    named = f"{seconds(before)} before them"
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}?tab=time").words
+    assert re.search(rf"Duration [^a-z]+ m?s .*? in interactions, {named}", words)
+    assert f"Outside of interactions: {named}." in words
+    assert f"{seconds(before)} before the first interaction" in words.partition("Longest steps")[2]
+    shell = Shell(home.path, capsys)
+    for command in ("show", "time"):
+        assert f"; {named}" in shell(command, SESSION).out
 
 
 def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from agentobs.cli.terminal.report_file import check_report, light_options, now, 
 from agentobs.cli.terminal.tables import console, show_table
 from agentobs.errors import UsageError
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference
-from agentobs.records.display import in_both, money, printable, seconds, text
+from agentobs.records.display import certain_money, in_both, money, printable, seconds, text
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
@@ -531,7 +531,7 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
     if value is None:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
-        return f"{qualifier}{money(value)}"
+        return f"{qualifier}{money(value, 'lower_bound' if qualifier == _QUALIFIERS['lower_bound'] else None)}"
     shown = seconds(value) if key == "session_duration_ns" else text(value)
     return f"{qualifier}{shown}"
 
@@ -683,7 +683,6 @@ def _step_summary(part: Part | None) -> str:
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
     if part.retried:
         outcome = f"{outcome} (retried, {part.retried})"
-    qualifier = _QUALIFIERS.get(part.cost_status or "exact", "")
-    cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
+    cost = certain_money(part.cost_usd, part.cost_status)
     shown = (outcome, tokens, cost, seconds(part.duration_ns))
     return ", ".join(each for each in shown if each)
