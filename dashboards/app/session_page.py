@@ -16,6 +16,7 @@ from starlette.routing import Route
 from agentobs.records.display import listed, seconds
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
+from agentobs.store.analysis.failed_steps import nothing_failed
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
@@ -129,6 +130,7 @@ def session(request: Request) -> Response:
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
+            nothing_failed=_nothing_failed(opened),
             failure_words=reason.words if reason else "",
             failure_note=reason.note if reason else "",
             reason=reason.text if reason and opened.about["reason"] else opened.about["reason"],
@@ -331,7 +333,7 @@ def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
 
 def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
-    error has a text.
+    error has a text, with the number of failures in its group.
     """
     failures, inner = completed_failures(opened), inner_failures(opened)
     listed = failures.listed if failures else ()
@@ -339,16 +341,28 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     with_text = [node for node in steps if node.step is not None and node.step["attempt_id"]]
     # The result of a sub-agent only repeats how it ended.
     errors = [node for node in with_text if node.kind != "agent"]
+    error_step = next(iter([*errors, *with_text]), None)
+    alike = [each for each in listed if error_step and each.numbers[0] == error_step.number]
     return {
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
-        "error_step": next(iter([*errors, *with_text]), None),
+        "error_step": error_step,
+        "failures_like_error": len(alike[0].numbers) if alike else 0,
         "inner_failures": [
             (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
         ]
         if inner
         else [],
     }
+
+
+def _nothing_failed(opened: OpenedSession) -> str:
+    """Return in words that nothing failed in a session; empty if something failed, or if it did not complete."""
+    status, tree = str(opened.about["status"]), opened.tree
+    if status != "completed" or tree.failed:
+        return ""
+    rows = opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id))
+    return nothing_failed(status, rows)
 
 
 def completed_failures(opened: OpenedSession) -> SessionFailures | None:

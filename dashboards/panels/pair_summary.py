@@ -12,8 +12,8 @@ from typing import Any
 
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference, share_words
+from agentobs.store.analysis.failed_steps import has_failed
 from dashboards.figures.phrases import certain_money, certainty_prefix, uncertainties
-from dashboards.panels.session_outcomes import has_failed
 
 _TOTALS = (
     ("cost_usd", "Cost"),

@@ -11,10 +11,10 @@ import click
 from agentobs.cli.inspection.effect_content import effect_lines
 from agentobs.cli.inspection.failure_output import (
     FAILED_STYLE,
+    failed_steps_of,
     failure_line,
     failure_of,
-    print_failed_steps,
-    print_failure,
+    print_outcome,
 )
 from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
 from agentobs.cli.inspection.session_summary import summary_facts
@@ -223,8 +223,10 @@ def show(
         [shown] = as_dicts(_with_status_notes(about))
         turns = rows_of(store, "session_turns", session_id=session_id)
         unfinished = rows_of(store, "internal/unfinished_turns", session_id=session_id)
-        groups = _failed_steps(store, session_id, turns)
-        failed = _print_failures(store, session_id, failure, str(shown["status"]), groups)
+        groups = failed_steps_of(store, session_id, as_dicts(turns))
+        if print_outcome(store, session_id, failure, str(shown["status"]), groups):
+            click.echo()
+        failed = sum(each.count for each in groups if each.kind == "tool_call")
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
         print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
@@ -263,32 +265,6 @@ def _show_turn(
                 recording = store.content(session_id)
             for line in turn_content(recording, attempt_ids):
                 click.echo(line)
-
-
-def _failed_steps(store: Store, session_id: str, turns: Rows) -> list[FailedSteps]:
-    """Return the failed steps of a session in groups."""
-    from agentobs.store.analysis.failed_steps import group_failed_steps
-
-    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
-    return group_failed_steps(errors, as_dicts(turns))
-
-
-def _print_failures(
-    store: Store,
-    session_id: str,
-    failure: dict[str, Any] | None,
-    status: str,
-    groups: Sequence[FailedSteps],
-) -> int:
-    """Print why a session failed, and its failed steps. Return the number of tool calls that failed."""
-    agents = agent_names(store, session_id)
-    if failure is not None:
-        print_failure(failure, agents)
-    if groups and (failure is None or sum(each.count for each in groups) > 1):
-        print_failed_steps(groups, agents, status if failure is None else None)
-    if failure is not None or groups:
-        click.echo()
-    return sum(each.count for each in groups if each.kind == "tool_call")
 
 
 def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any]) -> None:
