@@ -155,7 +155,7 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
         figure.update_xaxes(showticklabels=False)
     most = max(float(each.highest or 0) for each in bars)
     token_title = f"tokens per turn, mean of {size}" if size > 1 else "tokens"
-    money_title = f"US dollars per turn,<br>highest of {size}" if size > 1 else "US dollars"
+    money_title = f"$ per turn,<br>highest of {size}" if size > 1 else "US dollars"
     figure.update_layout(
         xaxis_anchor="y",
         yaxis=dict(title_text=token_title, domain=[0, 0.66], rangemode="tozero", nticks=6),
@@ -215,7 +215,7 @@ def _add_tokens(figure: go.Figure, bars: Sequence[_Bar]) -> None:
             y=[each.tokens(column) for each in bars_with_tokens],
             width=[each.width * (0.85 if len(bars) < FEW_BARS else 1) for each in bars_with_tokens],
             marker=bar(TOKENS[column]),
-            hovertemplate=f"{name}: %{{y:,.0f}} tokens{mean}<extra></extra>",
+            hovertemplate=f"{name}: %{{y:,d}} tokens{mean}<extra></extra>",
         )
 
 

@@ -175,6 +175,31 @@ def test_a_short_time_before_the_first_interaction_is_named(
         assert f"; {named}" in shell(command, SESSION).out
 
 
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_completed_session_states_whether_anything_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_error: bool
+) -> None:
+    """If nothing failed, the page, `show` and `diagnose` say so with the same numbers; `diagnose` begins with the
+    status and names no threshold.
+    """
+    talk = WireConversation()
+    [call] = talk.calls(("read", {}))
+    talk.result(call, "no such file" if is_error else "text", is_error=is_error)
+    talk.says("Done.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    shell = Shell(home.path, capsys)
+    with serving(home) as client:
+        page = client.get(f"/sessions/{SESSION}").words
+    sentence = "Nothing failed: 1 tool call and 2 requests succeeded"
+    diagnosed = shell("diagnose", SESSION).out
+    shown = (f"{sentence}." in page, f"{sentence}\n" in shell("show", SESSION).out)
+    assert shown == (not is_error, not is_error)
+    first = "completed, but 1 step failed:" if is_error else f"completed. {sentence}"
+    assert diagnosed.splitlines()[2] == first
+    assert "threshold" not in diagnosed
+
+
 def test_no_caching_is_not_called_an_unchanged_prefix(tmp_path: Path) -> None:
     """Without cache reads and writes, no prompt caching was used; a first request is called a first request."""
     home = a_home(tmp_path)

@@ -155,11 +155,11 @@ def test_all_places_name_the_same_waste(tmp_path: Path, capsys: pytest.CaptureFi
     for command in ("show", "cache"):
         assert found.words in shell(command, SESSION).out
     assert "failed request reported no usage" in shell("show", SESSION).out
-    rows = json.loads(shell("cache", "--json").out)
+    rows = [json.loads(line) for line in shell("cache", "--json").out.splitlines()]
     [listed] = [each for each in rows if each["session_id"] == SESSION]
     assert (listed["misses"], listed["compactions"]) == (0, 1)
     assert Decimal(str(listed["compaction_usd"])) == found.usd
-    [line] = [each for each in shell("cache", SESSION).out.splitlines() if " compaction " in each]
+    [line] = [each for each in shell("cache", SESSION).out.splitlines() if "  compaction  " in each]
     assert " 14,000 " in line
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}?tab=cost").words
