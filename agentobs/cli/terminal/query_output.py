@@ -225,6 +225,7 @@ _SHORT_HEADINGS = {
     "cache write 5m": "$ 5m",
     "cache write 1h": "$ 1h",
     "cache read": "$ read",
+    "compaction": "$ compactions",
     "cost status": "status",
     "tool use count": "calls",
     "first chunk": "1st chunk",
