@@ -316,8 +316,8 @@ Change those, not this file. -->
 
 `agentobs diagnose SESSION` explains why a session failed, and lists the failure signatures found in it. If the session
 failed, crashed, or has no recorded end, the output begins with the cause, the failed step with its error, and the steps
-just before it. For each signature, it prints the evidence, how far the value exceeds the threshold, and a suggested
-fix:
+just before it. Else the output begins with the status and what failed. For each signature, it prints the strongest
+evidence and a suggested fix:
 
 """
 

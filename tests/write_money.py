@@ -137,8 +137,9 @@ did not report is 0, and its row is a lower bound: its note says `usage:unreport
 
 - `agentobs cost --by model|session|day|agent|source|model,day [--session S] [--since 7d] [--until 2026-11-01]
   [--detail] [--json|--csv]` shows costs. `--detail` shows the cost of each token class.
-- `agentobs cache [SESSION]` shows savings, cache misses and the cheaper cache lifetime of all sessions; with SESSION,
-  every miss of that session, and apart from them what compactions and prefixes of several agents cost.
+- `agentobs cache [SESSION]` shows savings, cache misses and the cheaper cache lifetime of all sessions, and apart
+  from the misses what compactions cost; with SESSION, every miss and every request after a compaction, and what
+  prefixes of several agents cost.
 - `agentobs reprice [SESSION...] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`
   shows by model what the stored calls would have cost, the stored cost, and the difference. Stored data does not
   change. The output lists the assumptions, for example that another model would use the same number of tokens.
@@ -227,7 +228,8 @@ FROM cache_efficiency ORDER BY session
 
 `cache_misses` shows calls that paid again for tokens that had been cached. `reason` is the reason that the provider
 reports (`diagnostics.cache_miss_reason`), if any. Otherwise it is the first part of the request that changed, or else
-a compaction, or else the elapsed time. `wasted_usd` is an estimate.
+a compaction, or else the elapsed time. `wasted_usd` is an estimate. `cache_losses` also contains the first request
+after each compaction, which is not counted as a miss there.
 
 ```sql
 SELECT session_id[:8] AS session, gap_ns // 1000000000 AS gap_s, missed_tokens, wasted_usd, reason, reason_source

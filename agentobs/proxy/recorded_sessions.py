@@ -156,6 +156,6 @@ def summary(session: Session, turns: int) -> str:
     text = f"{session.session_id} ({session.name}): {turns} turn{'s' * (turns != 1)}"
     if spent is None:
         return text
-    cost = money(spent.usd) or "unknown"
+    cost = money(spent.usd, spent.status) or "unknown"
     certainty = "" if spent.status == "exact" else f" ({spent.status.replace('_', ' ')})"
     return f"{text}, {cost}{certainty}"

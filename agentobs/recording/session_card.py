@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from agentobs.ledger import Spent
-from agentobs.records.display import money, printable
+from agentobs.records.display import certain_money, printable
 
 
 def session_card(name: str, session_id: str, state: str, spent: Spent | None) -> str:
@@ -33,5 +33,4 @@ def _cost(spent: Spent | None) -> str:
         return "not recorded"
     if spent.usd is None:
         return "unknown: no price is known for its models"
-    certainty = {"lower_bound": "at least ", "estimated": "about "}.get(spent.status, "")
-    return f"{certainty}{money(spent.usd)} for {spent.calls:,} call{'s' * (spent.calls != 1)}"
+    return f"{certain_money(spent.usd, spent.status)} for {spent.calls:,} call{'s' * (spent.calls != 1)}"

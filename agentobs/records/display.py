@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Any, overload
 
 
@@ -85,15 +85,42 @@ _LONG = (
 """The two units of longer durations, each with its size [ns], and the upper bound [ns]."""
 
 
-def money(value: Decimal | None) -> str | None:
-    """Format dollars with four decimal places, or with all digits if four places would show a small amount as zero."""
+@overload
+def money(value: Decimal, status: str | None = None) -> str: ...
+@overload
+def money(value: Decimal | None, status: str | None = None) -> str | None: ...
+def money(value: Decimal | None, status: str | None = None) -> str | None:
+    """Format dollars with four decimal places, or with all digits if four places would show a small amount as zero.
+
+    Args:
+        value: the amount.
+        status: its certainty, as in `costs`. A `lower_bound` is rounded down, because the cost may be less than an
+            amount that is rounded up.
+    """
     if value is None:
         return None
     sign, amount = "-" if value < 0 else "", abs(value)
-    digits = (
-        f"{amount:,.4f}" if not amount or amount >= Decimal("0.0001") else f"{amount.normalize():f}"
-    )
-    return f"{sign}${digits}"
+    if amount and amount < Decimal("0.0001"):
+        return f"{sign}${amount.normalize():f}"
+    rounding = ROUND_FLOOR if status == "lower_bound" else ROUND_HALF_EVEN
+    with localcontext(rounding=rounding):
+        return f"{sign}${amount:,.4f}"
+
+
+def certain_money(
+    value: Decimal | None, status: str | None, marks: Mapping[str, str] | None = None
+) -> str | None:
+    """Format dollars after the mark of their certainty, as `at least $0.0029`.
+
+    Args:
+        value: the amount.
+        status: its certainty, as in `costs`.
+        marks: the marks by certainty. Default: COST_MARKS.
+    """
+    if value is None:
+        return None
+    mark = (COST_MARKS if marks is None else marks).get(status or "", "")
+    return f"{mark}{money(value, status)}"
 
 
 COST_MARKS = {"lower_bound": "at least ", "estimated": "about "}

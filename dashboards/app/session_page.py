@@ -16,16 +16,19 @@ from starlette.routing import Route
 from agentobs.records.display import listed, seconds
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
+from agentobs.store.analysis.failed_steps import nothing_failed
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
-    LEAST_NAMED,
     Split,
+    Stretch,
     interaction_times,
+    is_named,
     longest_own_stretch,
     outside_words,
+    time_outside,
 )
-from agentobs.store.analysis.waste import NOTHING, session_waste, without_usage
+from agentobs.store.analysis.waste import NOTHING, session_waste, waste_total, without_usage
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
@@ -85,8 +88,9 @@ TABS: dict[str, tuple[str, tuple[str, ...]]] = {
     "commands": ("Replay", ()),
 }
 """The tabs by their name in the URL: their titles and figures."""
-Listed = tuple[int, ShownNode | None, bool]
-"""A row of the longest steps: its time in nanoseconds, its step, and whether it is agent code after this step."""
+Listed = tuple[int, ShownNode | None, str]
+"""A row of the longest steps: its time in nanoseconds, its step, and the words before the step, such as `agent code
+after`; without words, it is the time of the step itself."""
 WINDOW_TURNS = 25
 """The number of turns per part of the waterfall. If a session is longer, its page links to the parts."""
 
@@ -126,6 +130,7 @@ def session(request: Request) -> Response:
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
+            nothing_failed=_nothing_failed(opened),
             failure_words=reason.words if reason else "",
             failure_note=reason.note if reason else "",
             reason=reason.text if reason and opened.about["reason"] else opened.about["reason"],
@@ -280,8 +285,10 @@ def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
         uncertain_total(spent) if spent else "",
         without_usage(opened.cached_rows("internal/failed_request_costs")),
     )
+    waste = session_waste(opened.cached_rows)
     return {
-        "waste": session_waste(opened.cached_rows),
+        "waste": waste,
+        "waste_total": waste_total(waste, opened.cached_rows("cost_by_session")),
         "no_waste": NOTHING,
         "cost_notes": [note for note in notes if note],
         "rises": _rises(opened),
@@ -326,7 +333,7 @@ def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
 
 def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
-    error has a text.
+    error has a text, with the number of failures in its group.
     """
     failures, inner = completed_failures(opened), inner_failures(opened)
     listed = failures.listed if failures else ()
@@ -334,16 +341,28 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     with_text = [node for node in steps if node.step is not None and node.step["attempt_id"]]
     # The result of a sub-agent only repeats how it ended.
     errors = [node for node in with_text if node.kind != "agent"]
+    error_step = next(iter([*errors, *with_text]), None)
+    alike = [each for each in listed if error_step and each.numbers[0] == error_step.number]
     return {
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
-        "error_step": next(iter([*errors, *with_text]), None),
+        "error_step": error_step,
+        "failures_like_error": len(alike[0].numbers) if alike else 0,
         "inner_failures": [
             (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
         ]
         if inner
         else [],
     }
+
+
+def _nothing_failed(opened: OpenedSession) -> str:
+    """Return in words that nothing failed in a session; empty if something failed, or if it did not complete."""
+    status, tree = str(opened.about["status"]), opened.tree
+    if status != "completed" or tree.failed:
+        return ""
+    rows = opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id))
+    return nothing_failed(status, rows)
 
 
 def completed_failures(opened: OpenedSession) -> SessionFailures | None:
@@ -405,7 +424,7 @@ def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Sp
     wall, words = opened.cache.get("time in interactions", compute)
     outside = duration - wall
     # Interactions at the same time can take longer in total than the session.
-    if not wall or outside < LEAST_NAMED or duration > 100 * outside:
+    if not wall or duration > 100 * outside:
         return ""
     return f"{seconds(wall)} in interactions{f', {words}' if words else ''}"
 
@@ -472,25 +491,37 @@ def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     longest = heapq.nlargest(MOST_LONGEST, timed, key=lambda each: each[0])
     shown = shown_nodes(opened.view, [node for _, node in longest], set(), opened.agents)
     listed: list[Listed] = [
-        (took, each, False) for (took, _), each in zip(longest, shown, strict=True)
+        (took, each, "") for (took, _), each in zip(longest, shown, strict=True)
     ]
+    listed += _times_without_steps(opened)
     return {
-        "longest": _with_agent_code(opened, listed),
+        "longest": sorted(listed, key=lambda each: -each[0])[:MOST_LONGEST],
         "longest_note": _times_note(opened, shown),
     }
 
 
-def _with_agent_code(opened: OpenedSession, listed: list[Listed]) -> list[Listed]:
-    """Return the longest steps and the longest time of agent code."""
-    store, session_id = opened.view.store, opened.session_id
-    stretch = opened.cache.get(
-        "longest own stretch", lambda: longest_own_stretch(interaction_times(store, session_id))
-    )
-    if stretch is None or stretch.ended_ns == stretch.started_ns:
-        return listed
+def _times_without_steps(opened: OpenedSession) -> list[Listed]:
+    """Return the time before the first interaction, and the longest time of agent code, if there are any."""
+    store, about = opened.view.store, opened.about
+    started, duration = about["started_ns"], about["duration_ns"]
+
+    def compute() -> tuple[int, Stretch | None]:
+        splits = interaction_times(store, opened.session_id)
+        before, _, _ = time_outside(splits, started, duration)
+        return before, longest_own_stretch(splits)
+
+    before_ns, stretch = opened.cache.get("times without steps", compute)
+    listed: list[Listed] = []
+    if is_named(before_ns, duration):
+        listed.append((before_ns, None, "before the first interaction"))
+    if stretch is not None and stretch.ended_ns > stretch.started_ns:
+        listed.append(_agent_code(opened, stretch))
+    return listed
+
+
+def _agent_code(opened: OpenedSession, stretch: Stretch) -> Listed:
+    """Return a time of agent code, and the step after which it was."""
     took = stretch.ended_ns - stretch.started_ns
-    if len(listed) >= MOST_LONGEST and took <= listed[-1][0]:
-        return listed
     ended = [
         (node.started_ns + node.duration_ns, node)
         for node in map(opened.tree.node, opened.tree.order)
@@ -498,8 +529,10 @@ def _with_agent_code(opened: OpenedSession, listed: list[Listed]) -> list[Listed
     ]
     before = [each for each in ended if each[0] <= stretch.started_ns]
     last = max(before, key=lambda each: each[0], default=None)
-    [after] = shown_nodes(opened.view, [last[1]], set(), opened.agents) if last else [None]
-    return sorted([*listed, (took, after, True)], key=lambda each: -each[0])[:MOST_LONGEST]
+    if last is None:
+        return took, None, "agent code before the first step"
+    [after] = shown_nodes(opened.view, [last[1]], set(), opened.agents)
+    return took, after, "agent code after"
 
 
 def _times_note(opened: OpenedSession, shown: Sequence[ShownNode]) -> str:

@@ -229,8 +229,18 @@
     // The sign before the text expands; the rest selects.
     const isSign = link.hasAttribute("aria-expanded") && event.detail && event.clientX - box.left < parseFloat(getComputedStyle(link).paddingLeft);
     if (isSign) { setExpanded(link, link.getAttribute("aria-expanded") !== "true"); setTabStop(link); return; }
+    if (link.dataset.filter) { showFailed(link.dataset.step); return; }
     selectStep(link.dataset.step);
   });
+
+  // Show all failed steps, and of these the step with this ID.
+  async function showFailed(id) {
+    form.elements.find.value = "";
+    form.elements.failed.checked = true;
+    clearTimeout(timer);
+    await filter();
+    await selectStep(id);
+  }
 
   const MOVES = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
   tree.addEventListener("keydown", (event) => {

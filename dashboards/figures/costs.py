@@ -191,7 +191,7 @@ def cache_waste(rows: Sequence[Row]) -> go.Figure:
     ends = []
     for _, row in shown:
         prefix = "at least " if row["unpriced_calls"] and row["wasted_usd"] is not None else ""
-        text = f"{prefix}{money(row['wasted_usd'])} · {count(row['missed_tokens'], 'token')}"
+        text = f"{prefix}{money(row['wasted_usd'], [row])} · {count(row['missed_tokens'], 'token')}"
         ends.append((float(row[measure] or 0), text))
     _annotate_ends(figure, ends)
     named_rows(figure, [name for name, _ in shown], above=8)

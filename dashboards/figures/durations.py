@@ -44,6 +44,8 @@ MOST_MODELS = 30
 """The maximum number of models that are drawn. Our choice."""
 MOST_RESOLVERS = 5
 """The maximum number of resolvers that are distinguished, most frequent first. Our choice."""
+MOST_SINGLE_TICKS = 5
+"""The highest number of approval requests up to which the axis has a tick for each number. Our choice."""
 BUCKETS: Final = {
     "under_1s": "under 1 s",
     "under_10s": "1 to 10 s",
@@ -157,7 +159,12 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
         categoryarray=list(BUCKETS.values()),
         range=[-0.5, 5.5],
     )
-    figure.update_yaxes(title_text="approval requests", rangemode="tozero", tickformat=",d")
+    highest = max(sum(counted[name][bucket] for name in shown) for bucket in BUCKETS)
+    # Requests are whole numbers; without a distance, a short axis would have ticks between them.
+    distance = {"tick0": 0, "dtick": 1} if highest <= MOST_SINGLE_TICKS else {}
+    figure.update_yaxes(
+        title_text="approval requests", rangemode="tozero", tickformat=",d", **distance
+    )
     return figure
 
 

@@ -82,9 +82,18 @@ def times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
 
 
-def money(value: Decimal | float | None) -> str:
-    """Return US dollars as text, as everywhere: `$1.2000`, `-$0.0300`; `no price` for None."""
-    return "no price" if value is None else str(display.money(Decimal(value)))
+def money(value: Decimal | float | None, rows: Iterable[Row] = ()) -> str:
+    """Return US dollars as text, as everywhere: `$1.2000`, `-$0.0300`; `no price` for None.
+
+    If the rows make the amount a lower bound, it is rounded down.
+    """
+    status = "lower_bound" if any(uncertainties(row)[0] for row in rows) else None
+    return "no price" if value is None else display.money(Decimal(value), status)
+
+
+def certain_money(value: Decimal | float, rows: Sequence[Row]) -> str:
+    """Return a sum of the costs of rows with its certainty: `at least $1.2000`, `about $0.0300`."""
+    return f"{certainty_prefix(rows)}{money(value, rows)}"
 
 
 def amount(row: Row) -> str:
@@ -92,7 +101,7 @@ def amount(row: Row) -> str:
     value = row.get("cost_usd")
     if value is None:
         return "no price" if row.get("calls", 1) else "nothing"
-    return f"{certainty_prefix([row])}{money(value)}"
+    return certain_money(value, [row])
 
 
 def certainty_prefix(rows: Iterable[Row]) -> str:

@@ -18,6 +18,7 @@ from agentobs.records.display import of_both, seconds
 from agentobs.store.analysis.lane_names import names_in_both
 from dashboards.figures.phrases import (
     Row,
+    certain_money,
     certainty_prefix,
     count,
     empty_figure,
@@ -304,7 +305,7 @@ def _side_text(part: Row, pair: Row) -> str:
     if part.get("input_tokens") is not None:
         texts.append(f"{_measure(part, 'input_tokens')} in, {_measure(part, 'output_tokens')} out")
     if (cost := _amount(part, "cost_usd")) is not None:
-        texts.append(f"{certainty_prefix([part])}{money(cost)}")
+        texts.append(certain_money(cost, [part]))
     elif part.get("duration_ns") is not None:
         texts.append(_time(part))
     while len(texts) > 1 and len(" · ".join(texts)) > _SIDE_LENGTH:
@@ -346,7 +347,7 @@ def _hover_text(pair: Row) -> str:
                 each
                 for each in (
                     duration,
-                    None if cost is None else f"{certainty_prefix([step])}{money(cost)}",
+                    None if cost is None else certain_money(cost, [step]),
                 )
                 if each
             ]
@@ -360,7 +361,7 @@ def _hover_text(pair: Row) -> str:
 def _measure(one: Row, key: str) -> str:
     value = _amount(one, key)
     if key == "cost_usd":
-        return f"{certainty_prefix([one]) if value is not None else ''}{money(value)}"
+        return money(None) if value is None else certain_money(value, [one])
     if key == "session_duration_ns":
         return "unknown" if value is None else str(seconds(int(value)))
     is_low = key == "output_tokens" and _is_low(one)

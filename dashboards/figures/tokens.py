@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from dashboards.figures.phrases import (
     Row,
-    certainty_prefix,
+    certain_money,
     count,
     empty_figure,
     lane_of,
@@ -57,8 +57,16 @@ class _Bar:
 
     @property
     def cost(self) -> Decimal | None:
+        """The cost of all its turns; None if no turn has a price."""
         known = [row["cost_usd"] for row in self.rows if row["cost_usd"] is not None]
         return sum(known, Decimal(0)) if known else None
+
+    @property
+    def highest(self) -> Decimal | None:
+        """The cost of its most expensive turn; None if no turn has a price."""
+        return max(
+            (row["cost_usd"] for row in self.rows if row["cost_usd"] is not None), default=None
+        )
 
     @property
     def unpriced(self) -> int:
@@ -78,8 +86,10 @@ class _Bar:
         """The number of turns without a complete response."""
         return sum(bool(row.get("is_unfinished")) for row in self.rows)
 
-    def tokens(self, column: str) -> int:
-        return sum(row[column] or 0 for row in self.rows)
+    def tokens(self, column: str) -> float:
+        """The mean number of tokens of its turns."""
+        total = sum(row[column] or 0 for row in self.rows)
+        return total if len(self.rows) == 1 else total / len(self.rows)
 
 
 def with_unfinished(complete: Sequence[Row], unfinished: Sequence[Row]) -> list[Row]:
@@ -98,7 +108,8 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
     """Return stacked bars of the tokens of each turn in four classes, and a line with the cost of each turn above them.
 
     The turns of all lanes are sorted by their start. The turns of sub-agents are shaded. If there are more than
-    `MOST_TURNS` turns, consecutive turns share a bar. The axis shows the number that each turn has in its lane.
+    `MOST_TURNS` turns, consecutive turns share a bar with the mean of their tokens and the cost of the most expensive
+    one. The axis shows the number that each turn has in its lane.
 
     Args:
         rows: the rows of the query `session_turns`, or the rows of `with_unfinished`.
@@ -142,18 +153,23 @@ def session_turns(rows: Sequence[Row]) -> go.Figure:
     elif positions[0] != rows[0]["turn"] or positions[-1] != rows[-1]["turn"]:
         # The positions are not the numbers of turns, and the numbers of all turns do not fit.
         figure.update_xaxes(showticklabels=False)
-    most = max(float(each.cost or 0) for each in bars)
-    token_title = f"tokens in {size} turns" if size > 1 else "tokens"
+    most = max(float(each.highest or 0) for each in bars)
+    token_title = f"tokens per turn, mean of {size}" if size > 1 else "tokens"
+    money_title = f"$ per turn,<br>highest of {size}" if size > 1 else "US dollars"
     figure.update_layout(
         xaxis_anchor="y",
         yaxis=dict(title_text=token_title, domain=[0, 0.66], rangemode="tozero", nticks=6),
-        yaxis2={**layout().yaxis.to_plotly_json(), **_MONEY, "range": [0, most * 1.15 or 1]},
+        yaxis2={
+            **layout().yaxis.to_plotly_json(),
+            **_MONEY,
+            "title_text": money_title,
+            "range": [0, most * 1.15 or 1],
+        },
     )
     return figure
 
 
 _MONEY = {
-    "title_text": "US dollars",
     "domain": [0.76, 1],
     "anchor": "x",
     "nticks": 3,
@@ -188,6 +204,7 @@ def _bars(rows: Sequence[Row], positions: Sequence[int], size: int) -> list[_Bar
 
 
 def _add_tokens(figure: go.Figure, bars: Sequence[_Bar]) -> None:
+    mean = " per turn" if any(len(each.rows) > 1 for each in bars) else ""
     for column, name in NAMES.items():
         bars_with_tokens = [each for each in bars if each.tokens(column)]
         if not bars_with_tokens:
@@ -198,7 +215,7 @@ def _add_tokens(figure: go.Figure, bars: Sequence[_Bar]) -> None:
             y=[each.tokens(column) for each in bars_with_tokens],
             width=[each.width * (0.85 if len(bars) < FEW_BARS else 1) for each in bars_with_tokens],
             marker=bar(TOKENS[column]),
-            hovertemplate=f"{name}: %{{y:,d}} tokens<extra></extra>",
+            hovertemplate=f"{name}: %{{y:,d}} tokens{mean}<extra></extra>",
         )
 
 
@@ -207,7 +224,7 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
         name="money",
         mode="lines+markers" if len(bars) <= FEW_BARS else "lines",
         x=[each.middle for each in bars],
-        y=[None if each.cost is None else float(each.cost) for each in bars],
+        y=[None if each.highest is None else float(each.highest) for each in bars],
         yaxis="y2",
         line=dict(color=INK, width=1.5),
         marker=dict(color=INK, size=5),
@@ -220,7 +237,7 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
             name="no complete response",
             mode="markers",
             x=[each.middle for each in unfinished],
-            y=[float(each.cost or 0) for each in unfinished],
+            y=[float(each.highest or 0) for each in unfinished],
             yaxis="y2",
             marker=dict(symbol="diamond-open", color=RED, size=10, line=dict(width=2, color=RED)),
             cliponaxis=False,
@@ -236,7 +253,7 @@ def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
             name="without a price",
             mode="markers",
             x=[each.middle for each in without],
-            y=[float(each.cost or 0) for each in without],
+            y=[float(each.highest or 0) for each in without],
             yaxis="y2",
             marker=dict(symbol="x", color=INK, size=8),
             cliponaxis=False,
@@ -262,9 +279,12 @@ def _hover_text(each: _Bar) -> str:
             lines.append(f"{word} {plain(row['stop_reason'], 30)}")
         if row["tool_errors"]:
             lines.append(f"{row['tool_errors']} of its tool calls failed")
-    prefix = "" if each.cost is None else certainty_prefix(each.rows)
+    cost = money(None) if each.cost is None else certain_money(each.cost, each.rows)
+    if len(each.rows) > 1 and each.highest is not None:
+        highest = max(each.rows, key=lambda row: row["cost_usd"] or 0)
+        cost = f"{cost} in total, at most {certain_money(each.highest, [highest])} in one turn"
     so_far = "" if each.so_far is None else f", {money(each.so_far)} so far"
-    return "<br>".join([*lines, f"{prefix}{money(each.cost)}{so_far}"])
+    return "<br>".join([*lines, f"{cost}{so_far}"])
 
 
 def _unpriced_text(each: _Bar) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from agentobs.records.display import money, pretty, printable, text
+from agentobs.records.display import certain_money, pretty, printable, text
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
@@ -59,10 +59,7 @@ class StoredSession:
         return f"<table>{''.join(parts)}</table>"
 
     def _cost(self) -> str:
-        if self.facts["cost_usd"] is None:
-            return "unknown"
-        certainty = {"lower_bound": "at least ", "estimated": "about "}.get(self.cost_status, "")
-        return f"{certainty}{money(self.facts['cost_usd'])}"
+        return certain_money(self.facts["cost_usd"], self.cost_status) or "unknown"
 
 
 def session(session: object, *, home: Home = None, names: bool = False) -> StoredSession:

@@ -13,9 +13,9 @@ from typing import Any
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference, share_words
 from agentobs.records.outcome_difference import outcome_difference
+from agentobs.store.analysis.failed_steps import has_failed
 from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
-from dashboards.figures.phrases import certainty_prefix, uncertainties
-from dashboards.panels.session_outcomes import has_failed
+from dashboards.figures.phrases import certain_money, certainty_prefix, uncertainties
 
 _TOTALS = (
     ("cost_usd", "Cost"),
@@ -236,8 +236,9 @@ def _cost(side: Mapping[str, Any]) -> Cost:
 def _shown(key: str, value: Any, prefix: str) -> str:
     if value is None:
         return "unknown"
-    shown = display.text(display.pretty(key, value))
-    return f"{prefix}{shown}"
+    if key == "cost_usd":
+        return f"{prefix}{display.money(value, 'lower_bound' if prefix.startswith('at least') else None)}"
+    return f"{prefix}{display.text(display.pretty(key, value))}"
 
 
 def _certainty(key: str, side: Mapping[str, Any]) -> str:
@@ -323,6 +324,6 @@ def _cost_summary(side: Mapping[str, Any] | None) -> str:
         if side.get(key)
     ]
     cost = _number("cost_usd", side.get("cost_usd"))
-    money = None if cost is None else f"{certainty_prefix([side])}{display.money(cost)}"
+    money = None if cost is None else certain_money(cost, [side])
     duration = display.seconds(side.get("duration_ns"))
     return ", ".join(filter(None, (duration, *tokens, money)))

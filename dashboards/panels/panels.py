@@ -30,6 +30,7 @@ from agentobs.store.port import Store
 from dashboards import figures
 from dashboards.figures.phrases import (
     address_text,
+    certain_money,
     certainty_prefix,
     lane_of,
     times,
@@ -464,17 +465,22 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
 def _waste(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    calls = sum(row["calls"] for row in rows)
-    others = [row for row in rows if row["reason"] != "compaction"]
-    without = (
-        f" Without those after a compaction, {_wasted(others)}."
-        if others and len(others) < len(rows)
-        else ""
-    )
-    summary = (
-        f"In {_count(calls, 'cache miss', 'cache misses')}, cached tokens were billed again, "
-        f"at an extra cost of {_wasted(rows)}{_waste_by_reason(rows)}.{without}"
-    )
+    misses = [row for row in rows if row["reason"] != "compaction"]
+    compacted = [row for row in rows if row["reason"] == "compaction"]
+    sentences = []
+    if misses:
+        calls = sum(row["calls"] for row in misses)
+        sentences.append(
+            f"In {_count(calls, 'cache miss', 'cache misses')}, cached tokens were billed again, "
+            f"at an extra cost of {_wasted(misses)}{_waste_by_reason(misses)}."
+        )
+    if compacted:
+        calls = sum(row["calls"] for row in compacted)
+        first = "The first request" if calls == 1 else "The first requests"
+        sentences.append(
+            f"{first} after {_count(calls, 'compaction')} cost {_wasted(compacted)} more than reads from the cache."
+        )
+    summary = " ".join(sentences)
     columns = ("reason", "reason_source", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
     figure = figures.cache_waste(rows)
     return panel("cache-waste", "Cache rewrites", summary, figure, columns, rows)
@@ -581,7 +587,7 @@ def _sum(rows: Sequence[Row]) -> str:
     known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
     if not known:
         return "an unknown amount"
-    return f"{certainty_prefix(rows)}{money(sum(known, Decimal(0)))}"
+    return certain_money(sum(known, Decimal(0)), rows)
 
 
 def _saved(rows: Sequence[Row]) -> str:
@@ -606,8 +612,9 @@ def _wasted(rows: Sequence[Row]) -> str:
     known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
     if not known:
         return "an unknown amount"
-    prefix = "at least " if any(row["unpriced_calls"] for row in rows) else ""
-    return f"{prefix}about {money(sum(known, Decimal(0)))}"
+    is_low = any(row["unpriced_calls"] for row in rows)
+    amount = money(sum(known, Decimal(0)), "lower_bound" if is_low else None)
+    return f"{'at least ' if is_low else ''}about {amount}"
 
 
 def _waste_by_reason(rows: Sequence[Row]) -> str:

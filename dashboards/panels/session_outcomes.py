@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from agentobs.records.display import score_value, scored_part
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
+from agentobs.store.analysis.failed_steps import has_failed
 from agentobs.store.analysis.failure import Failure
 from agentobs.store.port import Store
 from dashboards.panels.panels import RestoreNames, rows_of
 
 Row = Mapping[str, Any]
-_SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
-"""Outcomes of requests and tool calls that are not failures."""
 
 
 class FoundSignature(NamedTuple):
@@ -93,13 +92,6 @@ def shown_failure(failure: Failure | None, restore_names: RestoreNames = list) -
     [row] = restore_names([failure.row])
     before = restore_names(failure.before)
     return Failure(row, [{**step, "is_failed": has_failed(step)} for step in before])
-
-
-def has_failed(step: Row) -> bool:
-    """Return whether the outcome of a step is a failure."""
-    if step["kind"] == "decision":
-        return str(step["outcome"]).startswith("deny")
-    return step["outcome"] not in _SUCCESSFUL
 
 
 def content_state(store: Store, session_id: str) -> Row:

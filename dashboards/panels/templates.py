@@ -153,7 +153,8 @@ def cost(row: Mapping[str, Any], *, is_exact: bool = False) -> Markup:
     value, kinds = row["cost_usd"], uncertainties(row)
     if value is None:
         return Markup('<span class="doubt">unknown</span>') if any(kinds) else Markup("–")
-    money = display.exact_money(value) if is_exact else display.money(value)
+    status = "lower_bound" if kinds[0] else None
+    money = display.exact_money(value) if is_exact else display.money(value, status)
     if not any(kinds):
         return Markup('<span class="money">{}</span>').format(money)
     signs = " ".join(sign for sign, is_so in zip(_UNCERTAINTIES, kinds, strict=True) if is_so)

@@ -93,6 +93,13 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
     assert status == "✕ turn limit reached (2 turns)"
     banner.get_by_role("link", name="run_command failed twice").click()
     tab.wait_for_text("run_command", "#tree [aria-selected=true]")
+    # A line about several failures also filters the tree.
+    assert tab.page.get_by_role("checkbox", name="failed only").is_checked()
+    assert tab.page.locator("#tree-summary").inner_text().endswith(" steps match.")
+    rows = tab.page.locator("#tree [role=treeitem]").all_inner_texts()
+    assert sum("call run_command" in each for each in rows) == 2
+    assert all("✕" in each for each in rows)
+    assert "Error of the first of 2:" in banner.inner_text()
     banner.get_by_role("button", name="Show the error text").click()
     tab.wait_for_text("no database", "#failure")
     assert axe_violations(tab, "#failure") == ()

@@ -103,7 +103,7 @@ def test_cost_by_model(shell: Shell) -> None:
     assert cells == [
         ["model", "calls", "input", "output", "cache read", "cache write", "cost", "status", "lower bound",
          "estimated", "unpriced"],
-        [MODEL, "3", "120", "≥ 50", "2,000", "1,055", "$0.0038", "at least", "1", "0", "0"],
+        [MODEL, "3", "120", "≥ 50", "2,000", "1,055", "$0.0037", "at least", "1", "0", "0"],
         ["claude-opus-5-5", "1", "100", "10", "1,000", "55", "$0.0011", "exact", "0", "0", "0"],
         ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown model", "0", "0", "1"],
     ]  # fmt: skip
@@ -302,12 +302,12 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     """`agentobs cache` prints the savings by caching and, for a single session, its lifetimes and misses."""
     listed = shell("cache")
     assert re.split(r"  +", lines(listed.out)[0]) == [
-        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "cheaper lifetime",
-        "cost", "status",
+        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "compactions",
+        "$ compactions", "cheaper lifetime", "cost", "status",
     ]  # fmt: skip
     result = shell("cache", "refund-loop").out
-    assert "hit ratio    49.5% of all input was read from the cache" in result
-    assert "wasted       nothing: no cache misses" in result
+    assert "hit ratio            49.5% of all input was read from the cache" in result
+    assert f"{'wasted':<20} cache: nothing wasted, no cache misses" in result
     [row] = shell("cache", "refund-loop", "--json").rows
     assert row["saved_usd"] is not None
     assert shell("cache", "nobody-knows").code == 1

@@ -68,7 +68,8 @@ def test_findings_and_advice(shell: Shell) -> None:
     """Each finding is printed with its evidence and with advice, but without content."""
     result = shell("diagnose", "circles")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"{session_id(1)} circles\n\nrepeated_calls: the same tool with")
+    assert result.out.startswith(f"{session_id(1)} circles\n\ncompleted, but ")
+    assert "\n\nrepeated_calls: the same tool with" in result.out
     for words in (
         "the same arguments each time",
         "... and 1 more",

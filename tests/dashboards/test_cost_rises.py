@@ -190,3 +190,22 @@ def test_the_rewrite_of_the_cache_of_a_long_session_is_a_rise(tmp_path: Path) ->
     with open_store(home, ingest=False) as store:
         rows = rows_of(store, "internal/cost_rises", session_id=session_id(1), **limits)
     assert [row["turn"] for row in rows] == [1_000]
+
+
+@pytest.mark.slow
+def test_a_rise_to_the_same_cost_is_listed(tmp_path: Path) -> None:
+    """A request that costs as much as a listed one is listed too, although the request before it was less cheap. The
+    number of all rises is known.
+    """
+    outputs = {300: 6_500, 600: 6_500, 599: 3_000}
+    turns = [attempt(1, n, output_tokens=outputs.get(n, 1_000)) for n in range(1, 1_001)]
+    home = a_home(tmp_path)
+    record(home, [start(1), *turns, end(1)])
+    ingest(home)
+    limits = {"ratio": RATIO, "share": SHARE}
+    with open_store(home, ingest=False) as store:
+        key = {"session_id": session_id(1)}
+        rows = rows_of(store, "internal/cost_rises", **key, **limits, limit=MOST_RISES)
+        [first] = rows_of(store, "internal/cost_rises", **key, **limits, limit=1)
+    assert [row["turn"] for row in rows] == [300, 600]
+    assert (first["turn"], first["found"]) == (300, 2)

@@ -323,7 +323,9 @@ def test_waste_without_prices_is_unknown(rows: list[dict[str, Any]], expected: s
 
 
 def test_waste_is_named_by_reason() -> None:
-    """If cache misses have several reasons, the summary has the extra cost of each, the most expensive first."""
+    """If cache misses have several reasons, the summary has the extra cost of each, the most expensive first; requests
+    after compactions are not cache misses.
+    """
     rows = [
         {**waste_row("0.25", 0), "reason": "compaction"},
         {**waste_row("0.5", 0), "calls": 2},
@@ -333,9 +335,9 @@ def test_waste_is_named_by_reason() -> None:
     made = panels._waste(rows)
     assert made is not None
     assert made.summary.endswith(
-        "an extra cost of at least about $1.2500: expired before the next call $1.0000 (3), "
-        "after a compaction $0.2500 (1), tools changed an unknown amount (1). Without those after a compaction, "
-        "at least about $1.0000."
+        "In 4 cache misses, cached tokens were billed again, at an extra cost of at least about $1.0000: expired "
+        "before the next call $1.0000 (3), tools changed an unknown amount (1). The first request after 1 compaction "
+        "cost about $0.2500 more than reads from the cache."
     )
 
 

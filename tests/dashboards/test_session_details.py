@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentobs.recording.journal.home import Home
+from agentobs.records.display import seconds
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import diagnose
@@ -147,6 +148,61 @@ def test_the_duration_names_the_time_in_interactions(
     record(busy, [*talk.records, end(1, T0 + 201 * SECOND)])
     with serving(busy) as client:
         assert "in interactions" not in client.get(f"/sessions/{SESSION}").words
+
+
+@pytest.mark.slow
+def test_a_short_time_before_the_first_interaction_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a short session, even less than a second before its first interaction is named, with equal numbers in the
+    tile, the sentence, the longest steps and the terminal.
+    """
+    talk = WireConversation()
+    talk.says("Hello.", takes=SECOND // 10)
+    first = talk.records[-1]
+    assert isinstance(first, ModelExchange)
+    talk.records[-1] = replace(first, started_ns=T0 + 9 * SECOND // 10)
+    home = a_home(tmp_path)
+    record(home, [*talk.records, end(1, T0 + SECOND)])
+    with open_store(home, ingest=True) as store:
+        [about] = store.rows("internal/session", session_id=SESSION).dicts()
+        splits = interaction_times(store, SESSION)
+        before, _, _ = time_outside(splits, about["started_ns"], about["duration_ns"])
+    named = f"{seconds(before)} before them"
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}?tab=time").words
+    assert re.search(rf"Duration [^a-z]+ m?s .*? in interactions, {named}", words)
+    assert f"Outside of interactions: {named}." in words
+    assert f"{seconds(before)} before the first interaction" in words.partition("Longest steps")[2]
+    shell = Shell(home.path, capsys)
+    for command in ("show", "time"):
+        assert f"; {named}" in shell(command, SESSION).out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_completed_session_states_whether_anything_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_error: bool
+) -> None:
+    """If nothing failed, the page, `show` and `diagnose` say so with the same numbers; `diagnose` begins with the
+    status and names no threshold.
+    """
+    talk = WireConversation()
+    [call] = talk.calls(("read", {}))
+    talk.result(call, "no such file" if is_error else "text", is_error=is_error)
+    talk.says("Done.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    shell = Shell(home.path, capsys)
+    with serving(home) as client:
+        page = client.get(f"/sessions/{SESSION}").words
+    sentence = "Nothing failed: 1 tool call and 2 requests succeeded"
+    diagnosed = shell("diagnose", SESSION).out
+    shown = (f"{sentence}." in page, f"{sentence}\n" in shell("show", SESSION).out)
+    assert shown == (not is_error, not is_error)
+    first = "completed, but 1 step failed:" if is_error else f"completed. {sentence}"
+    assert diagnosed.splitlines()[2] == first
+    assert "threshold" not in diagnosed
 
 
 @pytest.mark.slow

@@ -151,6 +151,13 @@ def test_approval_waits_by_resolver(tmp_path: Path) -> None:
     assert figure.data[0].customdata[2] == "2 approval requests, answered by person<br>weather: 2"
 
 
+@pytest.mark.parametrize(("requests", "distance"), [(3, 1), (40, None)])
+def test_numbers_of_requests_have_whole_ticks(requests: int, distance: int | None) -> None:
+    """The axis of few approval requests has one tick for each number, so that no label is repeated."""
+    figure = blocked_on_user([wait_row("person", "send", longer=requests)])
+    assert figure.layout.yaxis.dtick == distance
+
+
 def test_many_resolvers_share_a_trace() -> None:
     """If there are many resolvers, the last trace represents all others, so that no approval request is missing."""
     rows = [wait_row(f"r{n}", f"t{m}", longer=n + 1) for n in range(9) for m in range(9)]

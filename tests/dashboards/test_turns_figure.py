@@ -61,9 +61,16 @@ def test_many_turns_share_bars(rows: Rows, turns: int, size: int) -> None:
     assert_valid(figure)
     assert len(figure.data[0].x) == -(-turns // size)
     for column, bar in zip(NAMES, figure.data, strict=False):
-        assert sum(bar.y) == sum(row[column] for row in many)
+        total = sum(mean * number for mean, number in zip(bar.y, bar.width, strict=True))
+        assert total == pytest.approx(sum(row[column] for row in many))
     spent = next(each for each in figure.data if each.name == "money")
-    assert sum(spent.y) == pytest.approx(float(sum(row["cost_usd"] for row in many)))
+    assert max(spent.y) == pytest.approx(float(max(row["cost_usd"] for row in many)))
+    titles = (figure.layout.yaxis.title.text, figure.layout.yaxis2.title.text)
+    assert titles == (
+        (f"tokens per turn, mean of {size}", f"$ per turn,<br>highest of {size}")
+        if size > 1
+        else ("tokens", "US dollars")
+    )
     assert (f"; each bar represents {size} turns" in figure.layout.xaxis.title.text) == (size > 1)
     assert spent.hovertext[0].startswith(f"{size} turns of main" if size > 1 else "main, turn 1")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.records.display import pretty, seconds, share, text
+from agentobs.records.display import certain_money, money, pretty, seconds, share, text
 
 TURNED = "a\u202eb\x1b[31m"
 
@@ -83,3 +83,21 @@ def test_a_share_is_never_rounded_to_nothing_or_everything(
 ) -> None:
     """Only nothing is shown as 0%, and only everything as 100%."""
     assert share(part, whole, digits=digits) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "shown"),
+    [
+        ("0.00297", "exact", "$0.0030"),
+        ("0.00297", "lower_bound", "at least $0.0029"),
+        ("3.94106", "lower_bound", "at least $3.9410"),
+        ("3.94106", "estimated", "about $3.9411"),
+        ("0.00009", "lower_bound", "at least $0.00009"),
+        (None, "lower_bound", None),
+    ],
+)
+def test_a_lower_bound_is_rounded_down(value: str | None, status: str, shown: str | None) -> None:
+    """An amount after `at least` or `≥` is never higher than the known amount."""
+    amount = None if value is None else Decimal(value)
+    assert certain_money(amount, status) == shown
+    assert money(amount, status) == (shown and shown.split(" ")[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -15,6 +16,7 @@ from agentobs.store.analysis.waste import (
     Waste,
     session_waste,
     stored_rows,
+    waste_total,
     without_usage,
 )
 from agentobs.store.backend import open_store
@@ -40,9 +42,14 @@ def miss(usd: str | None, reason: str = "expired", attempt_id: str = "a") -> dic
 
 def rewrite(usd: str, turn: int, attempt_id: str = "c", lane: str = "main") -> dict[str, Any]:
     return {
-        "attempt_id": attempt_id, "lane": lane, "turn": turn, "written_tokens": 1_000,
-        "cost_usd": Decimal("0.5"), "cost_status": "exact", "extra_usd": Decimal(usd),
+        "attempt_id": attempt_id, "lane": lane, "turn": turn, "written_tokens": 1_000, "missed_tokens": 1_000,
+        "extra_usd": Decimal(usd),
     }  # fmt: skip
+
+
+def failed_turn(usd: str, attempt_id: str) -> dict[str, Any]:
+    place = {"attempt_id": attempt_id, "lane": "main", "turn": 2}
+    return {**place, "tool_errors": 2, "cost_usd": Decimal(usd), "cost_status": "exact"}
 
 
 def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
@@ -50,8 +57,8 @@ def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
     misses = [miss("0.2"), miss("0.1", "unknown", "b"), miss("0.4", "messages_changed", "c")]
     found = found_in(cache_misses=misses, compaction_rewrites=[rewrite("0.4", 7)])
     assert [each.words for each in found] == [
-        "about $0.4000 on 1 compaction (turn 7): the request after it cost $0.5000, because it wrote 1,000 tokens to "
-        "the cache instead of reading from it",
+        "about $0.4000 on 1 compaction (turn 7): the request after it wrote 1,000 tokens to the cache instead of "
+        "reading them from it",
         "about $0.3000 on 2 cache misses: expired $0.2000 (1), no known reason $0.1000 (1)",
     ]
     [alone] = found_in(cache_misses=misses[:1])
@@ -81,13 +88,13 @@ def test_compactions_name_their_turns(turns: Sequence[int], lane: str, where: st
 def test_unknown_amounts_come_last() -> None:
     """A kind of waste without a known amount follows the others; requests without usage have their own sentence."""
     failed: list[dict[str, Any]] = [
-        {"has_usage": True, "cost_usd": Decimal("0.01"), "cost_status": "lower_bound"},
-        {"has_usage": False, "cost_usd": None, "cost_status": None},
-    ]
+        {"attempt_id": "f", "has_usage": True, "cost_usd": Decimal("0.01"), "cost_status": "lower_bound"},
+        {"attempt_id": "g", "has_usage": False, "cost_usd": None, "cost_status": None},
+    ]  # fmt: skip
     prefix = {"writes": 3, "has_main": False, "tokens": 14_014, "extra_usd": None}
-    place = {"lane": "main", "turn": 2, "tool_errors": 2}
-    made = {**place, "cost_usd": Decimal("0.02"), "cost_status": "exact"}
+    made = failed_turn("0.02", "a")
     found = found_in(failed_request_costs=failed, session_turns=[made], repeated_prefixes=[prefix])
+    assert waste_total(found, []) == "in total at least $0.0300"
     assert [each.words for each in found] == [
         "$0.0200 on 1 request with 2 failed tool calls (turn 2)",
         "at least $0.0100 on 1 request with a failed or cut response",
@@ -98,6 +105,32 @@ def test_unknown_amounts_come_last() -> None:
         "1 failed request reported no usage. If the provider billed it, the total is too low."
     )
     assert without_usage(failed[:1]) == ""
+
+
+def test_the_total_counts_a_request_once() -> None:
+    """The total is a part of the cost of the session. If kinds of waste share a request, it counts once."""
+    cost = [{"cost_usd": Decimal("2.00009"), "cost_status": "lower_bound"}]
+    rewrites = [rewrite("0.4", 7)]
+    separate = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
+    assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, 30%"
+    assert waste_total(separate[:1], cost) == ""
+    shared = found_in(compaction_rewrites=rewrites, session_turns=[failed_turn("0.5", "c")])
+    assert waste_total(shared, cost) == (
+        "in total about $0.5000 of at least $2.0000, 25%; a request with several kinds of waste counts once in this sum"
+    )
+
+
+def test_the_amount_of_compactions_is_explained() -> None:
+    """Uncached input and summaries are named, so that the amount follows from what is named."""
+    row = {**rewrite("0.4", 7), "missed_tokens": 1_300}
+    summary = {"attempt_id": "s", "calls": 1, "cost_usd": Decimal("0.1"), "cost_status": "exact"}
+    wrote = "the request after it wrote 1,000 tokens to the cache and sent 300 uncached instead of reading them from it"
+    [found] = found_in(compaction_rewrites=[row])
+    assert found.words == f"about $0.4000 on 1 compaction (turn 7): {wrote}"
+    [both] = found_in(compaction_rewrites=[row], compaction_cost=[summary])
+    assert both.words == (
+        f"about $0.5000 on 1 compaction (turn 7): about $0.4000 extra, because {wrote}; 1 summary cost $0.1000"
+    )
 
 
 @pytest.mark.slow
@@ -123,9 +156,19 @@ def test_all_places_name_the_same_waste(tmp_path: Path, capsys: pytest.CaptureFi
     for command in ("show", "cache"):
         assert found.words in shell(command, SESSION).out
     assert "failed request reported no usage" in shell("show", SESSION).out
+    rows = [json.loads(line) for line in shell("cache", "--json").out.splitlines()]
+    [listed] = [each for each in rows if each["session_id"] == SESSION]
+    assert (listed["misses"], listed["compactions"]) == (0, 1)
+    assert Decimal(str(listed["compaction_usd"])) == found.usd
+    [line] = [each for each in shell("cache", SESSION).out.splitlines() if "  compaction  " in each]
+    assert " 14,000 " in line
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}?tab=cost").words
     assert found.words in words
+    panel = (
+        f"The first request after 1 compaction cost {found.amount} more than reads from the cache."
+    )
+    assert panel in words
     assert "1 failed request reported no usage." in words
     assert words.index("What was wasted") < words.index("Tokens and cost per turn")
 
@@ -147,6 +190,9 @@ def test_the_diagnosis_names_what_it_does_not_count(tmp_path: Path) -> None:
         misses = store.rows("cache_misses", session_id=SESSION).dicts()
         waste = session_waste(stored_rows(store, SESSION))
     compacted, other = (float(each["wasted_usd"]) for each in misses)
+    amounts = {each.kind: each.amount for each in waste}
+    assert amounts["compactions"].removeprefix("about ") in found["detail"]
+    assert found["detail"].startswith(amounts["misses"])
     assert found["detail"].startswith(f"about ${other:.4f}".rstrip("0"))
     assert f", without ${compacted:.4f}".rstrip("0") in found["detail"]
     assert found["detail"].endswith(" after compactions")

@@ -27,9 +27,10 @@ from agentobs.cli.terminal.query_output import (
     with_lane_names_of_sessions,
     with_texts,
 )
+from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
 from agentobs.installation import install_extra
-from agentobs.records.display import money, share
+from agentobs.records.display import certain_money, money, share
 from agentobs.records.words import COST_STATUSES
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _waste(unused: Sequence[dict[str, Any]]) -> str:
     known = [row["cost_usd"] for row in unused if row["cost_usd"] is not None]
     is_exact = len(known) == len(unused) and all(row["cost_status"] == "exact" for row in unused)
     cost = (
-        f"{'' if is_exact else 'at least '}{money(sum(known, Decimal(0)))}"
+        certain_money(sum(known, Decimal(0)), "exact" if is_exact else "lower_bound")
         if known
         else "an unknown amount"
     )
@@ -287,27 +288,29 @@ def cache(
     """Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.
 
     Without SESSION, shows all sessions, most expensive first. With SESSION, also shows each of its cache misses.
-    The list of all sessions counts a cache miss after a compaction as a miss; with SESSION, compactions are separate.
+    A cache miss after a compaction counts only as a compaction.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
-    from agentobs.store.analysis.waste import session_waste, stored_rows
+    from agentobs.store.analysis.waste import session_waste, stored_rows, waste_total
 
     _check_range(since, until)
     with open_store(context) as store:
         session_id = session_of(store, session) if session else None
         chosen = {"session_id": session_id, "limit": limit}
         rows = rows_of(store, "cache_by_session", since_ns=since, until_ns=until, **chosen)
-        misses = rows_of(store, "cache_misses", **chosen) if session_id else None
-        if misses is not None and session_id is not None and form == "table":
-            misses = with_lane_names(misses, store, session_id)
-        waste = session_waste(stored_rows(store, session_id)) if session_id else []
+        if session_id is not None and form == "table":
+            losses = rows_of(store, "internal/cache_losses", **chosen)
+            losses = with_lane_names(losses, store, session_id)
+            rows_about = stored_rows(store, session_id)
+            waste = session_waste(rows_about)
+            total = waste_total(waste, rows_about("cost_by_session"))
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return
-    _print_cache(as_dicts(rows), waste)
-    if misses and misses[1]:
+    _print_cache(as_dicts(rows), waste, total)
+    if losses[1]:
         click.echo()
-        print_rows(_by_money(misses), _MISSES, "table")
+        print_rows(losses, _LOSSES, "table")
 
 
 _KEYS = {
@@ -332,9 +335,9 @@ _PARTS = (
 )  # fmt: skip
 _CACHE = (
     "session_id", "name", "calls", "hit_ratio", "saved_usd", "misses", "wasted_usd", "usual_reason",
-    "better", "cost_usd", "cost_status",
+    "compactions", "compaction_usd", "better", "cost_usd", "cost_status",
 )  # fmt: skip
-_MISSES = (
+_LOSSES = (
     "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "reason_source",
     "zones_changed", "changed_message", "compared_turn",
 )  # fmt: skip
@@ -473,26 +476,24 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
         )
 
 
-def _by_money(misses: Rows) -> Rows:
-    """Return cache misses, those that cost most first."""
-    at = misses[0].index("wasted_usd")
-    return misses[0], sorted(misses[1], key=lambda row: -(row[at] or 0))
-
-
-def _cache_waste(waste: Sequence[Waste], misses: int) -> Iterator[str]:
+def _cache_waste(waste: Sequence[Waste], total: str) -> Iterator[str]:
     """Yield what was paid again for cached tokens, one kind per line: cache misses first.
 
     Args:
         waste: the kinds of waste of the session.
-        misses: the number of cache misses, including those after a compaction.
+        total: their sum in words.
     """
     found = {each.kind: each.words for each in waste}
-    nothing = "nothing on cache misses" if misses else "nothing: no cache misses"
-    yield found.get("misses", nothing)
-    yield from (found[kind] for kind in ("compactions", "prefixes") if kind in found)
+    kinds = ("misses", "compactions", "prefixes")
+    if not any(kind in found for kind in kinds):
+        yield "cache: nothing wasted, no cache misses"
+    yield from (found[kind] for kind in kinds if kind in found)
+    # With other kinds of waste, the sum would not be that of the session.
+    if total and found.keys() <= set(kinds):
+        yield total
 
 
-def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste]) -> None:
+def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste], total: str) -> None:
     for row in rows:
         ratio = row["hit_ratio"]
         name = f" ({row['name']})" if row["name"] else ""
@@ -501,13 +502,12 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste]) -> None
             ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            *(("" if at else "wasted", line) for at, line in enumerate(_cache_waste(waste, row["misses"]))),
+            *(("" if at else "wasted", line) for at, line in enumerate(_cache_waste(waste, total))),
             ("lifetimes", _lifetimes(row)),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
-            ("cost", f"{money(row['cost_usd']) or '-'}, {COST_STATUSES[row['cost_status']]}"),
+            ("cost", f"{money(row['cost_usd'], row['cost_status']) or '-'}, {COST_STATUSES[row['cost_status']]}"),
         ]  # fmt: skip
-        for label, text in entries:
-            click.echo(f"{label:<12} {text}")
+        print_facts(entries)
 
 
 def _lifetimes(row: Mapping[str, Any]) -> str:

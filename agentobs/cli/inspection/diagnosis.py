@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli.inspection.failure_output import failure_of, print_failure
+from agentobs.cli.inspection.failure_output import failed_steps_of, failure_of, print_outcome
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, zone_name
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import (
-    agent_names,
     as_dicts,
     open_store,
     print_rows,
@@ -105,28 +104,25 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
         with Spinner("searching for failure signatures"):
             verdicts = verdicts_of(store, session_id)
             failure = failure_of(store, session_id)
-            agents = agent_names(store, session_id)
+        started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
+        start = started[0] if started else dict.fromkeys(("name", "content", "source"))
+        if judge and start["content"] == "off":
+            raise UsageError(
+                "the content of this session was not recorded, so a model cannot judge it",
+                where=f"--judge {judge[:80]}",
+                todo="Leave out --judge; all signatures work without content",
+            )
         if not as_json:
             verdicts = [_with_agents(each, store, session_id) for each in verdicts]
-        started = as_dicts(rows_of(store, "internal/session_start", session_id=session_id))
-    start = started[0] if started else dict.fromkeys(("name", "content", "source"))
-    name, content_mode = start["name"], start["content"]
+            click.echo(printable(" ".join(filter(None, (session_id, start["name"])))))
+            _print_outcome(store, session_id, failure)
     todo = FAILURE_TODO if start["source"] in (None, "recorded") else LOG_TODO
     todo = todo.replace(" SESSION", f" {session_id}")
-    if judge and content_mode == "off":
-        raise UsageError(
-            "the content of this session was not recorded, so a model cannot judge it",
-            where=f"--judge {judge[:80]}",
-            todo="Leave out --judge; all signatures work without content",
-        )
     judgments = _judgments(context, session_id, judge) if judge else []
     if as_json:
         _print_json(session_id, failure, todo, verdicts, judgments)
     else:
-        click.echo(printable(" ".join(filter(None, (session_id, name)))))
         if failure is not None:
-            click.echo()
-            print_failure(failure, agents)
             print_line(f"what to do: {todo}.")
         _print_verdicts(verdicts)
         for each in judgments:
@@ -134,6 +130,15 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
     return any(verdict.is_found for verdict in verdicts) or any(
         each.contradicts for each in judgments
     )
+
+
+def _print_outcome(store: Store, session_id: str, failure: dict[str, Any] | None) -> None:
+    """Print the status of a session, and what failed."""
+    [about] = as_dicts(rows_of(store, "internal/session", session_id=session_id))
+    turns = as_dicts(rows_of(store, "session_turns", session_id=session_id))
+    groups = failed_steps_of(store, session_id, turns)
+    click.echo()
+    print_outcome(store, session_id, failure, str(about["status"]), groups, with_status=True)
 
 
 def _with_agents(verdict: Verdict, store: Store, session_id: str) -> Verdict:
@@ -174,7 +179,7 @@ _FINDINGS = (
     "about",
     "detail",
 )
-_EVIDENCE = ("at_ns", "lane", "turn", "about", "detail", "strength")
+_EVIDENCE = ("at_ns", "lane", "turn", "about", "detail")
 SHOWN = 5
 """The maximum number of rows of evidence that are shown for each signature; `--json` shows all."""
 
@@ -204,8 +209,7 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def _heading(column: str) -> str:
-    headings = {"at_ns": f"at ({zone_name()})", "strength": "times threshold"}
-    return headings.get(column, column)
+    return f"at ({zone_name()})" if column == "at_ns" else column
 
 
 def _print_judgment(judgment: Judgment) -> None:

@@ -15,14 +15,14 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from agentobs.cli.inspection.diff_head import QUALIFIERS, model_lines, show_totals
+from agentobs.cli.inspection.diff_head import model_lines, show_totals
 from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write
 from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.errors import UsageError
-from agentobs.records.display import in_both, money, seconds, text
+from agentobs.records.display import certain_money, in_both, seconds, text
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import (
@@ -621,7 +621,6 @@ def _step_summary(part: Part | None) -> str:
     outcome = part.outcome if part.outcome != "ok" else part.stop_reason
     if part.retried:
         outcome = f"{outcome} (retried, {part.retried})"
-    qualifier = QUALIFIERS.get(part.cost_status or "exact", "")
-    cost = None if part.cost_usd is None else f"{qualifier}{money(part.cost_usd)}"
+    cost = certain_money(part.cost_usd, part.cost_status)
     shown = (outcome, tokens, cost, seconds(part.duration_ns))
     return ", ".join(each for each in shown if each)

@@ -111,7 +111,8 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
     if value is None:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
-        return f"{qualifier}{money(value)}"
+        is_low = qualifier == QUALIFIERS["lower_bound"]
+        return f"{qualifier}{money(value, 'lower_bound' if is_low else None)}"
     shown = seconds(value) if key == "session_duration_ns" else text(value)
     return f"{qualifier}{shown}"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli.terminal.query_output import as_dicts, with_texts
+from agentobs.cli.terminal.query_output import agent_names, as_dicts, with_texts
 from agentobs.cli.terminal.tables import print_line, show_table
 from agentobs.records.display import estimated, pretty, printable, text
 from agentobs.records.request_failures import UNFINISHED_OUTCOMES, outcome_words, request_failure
@@ -58,6 +58,53 @@ def print_failure(failure: Mapping[str, Any], agents: Mapping[str, str]) -> None
         click.echo("just before:")
         rows = [[_cell(step, name) for name in _BEFORE] for step in before]
         show_table(["lane", "turn", "step", "outcome", "duration"], rows)
+
+
+def failed_steps_of(
+    store: Store, session_id: str, turns: Sequence[Mapping[str, Any]]
+) -> list[FailedSteps]:
+    """Return the failed steps of a session in groups, given its rows of `session_turns`."""
+    from agentobs.store.analysis.failed_steps import group_failed_steps
+
+    errors = store.rows("session_errors", session_id=session_id)
+    return group_failed_steps(_restored(errors.dicts()), turns)
+
+
+def print_outcome(
+    store: Store,
+    session_id: str,
+    failure: Mapping[str, Any] | None,
+    status: str,
+    groups: Sequence[FailedSteps],
+    *,
+    with_status: bool = False,
+) -> bool:
+    """Print why a session failed and its failed steps, or that nothing failed. Return whether anything was printed.
+
+    Args:
+        store: the store.
+        session_id: the session.
+        failure: the failure, from `failure_of`.
+        status: the status of the session.
+        groups: its failed steps, from `failed_steps_of`.
+        with_status: whether to print the status even if nothing else is known.
+    """
+    from agentobs.store.analysis.failed_steps import nothing_failed
+
+    agents = agent_names(store, session_id)
+    if failure is not None:
+        print_failure(failure, agents)
+    if groups and (failure is None or sum(each.count for each in groups) > 1):
+        print_failed_steps(groups, agents, status if failure is None else None)
+    if failure is not None or groups:
+        return True
+    steps = store.rows("session_steps", session_id=session_id).dicts()
+    words = nothing_failed(status, steps)
+    if with_status:
+        words = ". ".join(filter(None, (status, words)))
+    if words:
+        print_line(words)
+    return bool(words)
 
 
 def print_failed_steps(

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentobs.ledger import Meter, PriceBook
 from agentobs.recording.journal.followed_segments import Appended
-from agentobs.records.display import COST_MARKS, money, seconds
+from agentobs.records.display import COST_MARKS, certain_money, seconds
 from agentobs.records.facts import UsageRow
 from agentobs.records.request_failures import request_failure
 
@@ -164,11 +164,7 @@ class LiveSteps:
         self.ended.add(session_id)
         spent = self._meter(session_id).total()
         status = "lower_bound" if session_id in self._is_partial else spent.status
-        cost = (
-            f"{COST_MARKS.get(status, '')}{money(spent.usd)}"
-            if spent.usd is not None
-            else "unknown cost"
-        )
+        cost = certain_money(spent.usd, status) or "unknown cost"
         reason = value.get("signature") or value.get("reason")
         outcome = f"{value['outcome']}: {reason}" if reason else value["outcome"]
         requests = self._requests.get(session_id, 0)
@@ -205,9 +201,7 @@ class LiveSteps:
         meter = Meter(self._book)
         meter.add_facts(usage)
         spent = meter.total()
-        if spent.usd is None:
-            return "no price"
-        return f"{COST_MARKS.get(spent.status, '')}{money(spent.usd)}"
+        return certain_money(spent.usd, spent.status) or "no price"
 
     def _result(self, value: dict[str, Any]) -> Step:
         name = value.get("tool") or self._tools.get(_call(value)) or value.get("type") or "a tool"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.records.display import (
     COST_MARKS,
+    certain_money,
     has_partial_counts,
-    money,
     printable,
     seconds,
     share,
@@ -70,10 +70,10 @@ def _code(git: Row) -> str:
 def _totals(about: Row, cost: Row | None, failed_calls: int, unfinished: Sequence[Row]) -> str:
     """Return duration, cost, turns and tool calls."""
     calls = _count(about["tool_calls"], "tool call")
-    spent = money(cost["cost_usd"]) if cost else None
+    spent = certain_money(cost["cost_usd"], cost["cost_status"]) if cost else None
     parts = (
         seconds(about["duration_ns"]),
-        f"{COST_MARKS.get(cost['cost_status'], '')}{spent}" if cost and spent else "unknown cost",
+        spent or "unknown cost",
         f"{_count(about['turns'], 'turn')}{unfinished_words(unfinished_turns(unfinished))}",
         f"{calls} ({failed_calls:,} failed)" if failed_calls else calls,
     )

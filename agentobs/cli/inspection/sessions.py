@@ -11,10 +11,10 @@ import click
 from agentobs.cli.inspection.effect_content import effect_lines
 from agentobs.cli.inspection.failure_output import (
     FAILED_STYLE,
+    failed_steps_of,
     failure_line,
     failure_of,
-    print_failed_steps,
-    print_failure,
+    print_outcome,
 )
 from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
 from agentobs.cli.inspection.session_summary import summary_facts
@@ -40,8 +40,8 @@ from agentobs.cli.terminal.tables import print_facts, print_line
 from agentobs.errors import UsageError
 from agentobs.records.display import (
     COST_MARKS,
+    certain_money,
     has_partial_counts,
-    money,
     printable,
     score_value,
     scored_part,
@@ -223,8 +223,10 @@ def show(
         [shown] = as_dicts(_with_status_notes(about))
         turns = rows_of(store, "session_turns", session_id=session_id)
         unfinished = rows_of(store, "internal/unfinished_turns", session_id=session_id)
-        groups = _failed_steps(store, session_id, turns)
-        failed = _print_failures(store, session_id, failure, str(shown["status"]), groups)
+        groups = failed_steps_of(store, session_id, as_dicts(turns))
+        if print_outcome(store, session_id, failure, str(shown["status"]), groups):
+            click.echo()
+        failed = sum(each.count for each in groups if each.kind == "tool_call")
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
         print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
@@ -265,42 +267,25 @@ def _show_turn(
                 click.echo(line)
 
 
-def _failed_steps(store: Store, session_id: str, turns: Rows) -> list[FailedSteps]:
-    """Return the failed steps of a session in groups."""
-    from agentobs.store.analysis.failed_steps import group_failed_steps
-
-    errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
-    return group_failed_steps(errors, as_dicts(turns))
-
-
-def _print_failures(
-    store: Store,
-    session_id: str,
-    failure: dict[str, Any] | None,
-    status: str,
-    groups: Sequence[FailedSteps],
-) -> int:
-    """Print why a session failed, and its failed steps. Return the number of tool calls that failed."""
-    agents = agent_names(store, session_id)
-    if failure is not None:
-        print_failure(failure, agents)
-    if groups and (failure is None or sum(each.count for each in groups) > 1):
-        print_failed_steps(groups, agents, status if failure is None else None)
-    if failure is not None or groups:
-        click.echo()
-    return sum(each.count for each in groups if each.kind == "tool_call")
-
-
 def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any]) -> None:
     """Print where the time went in one line, and each kind of waste in one line."""
     from agentobs.store.analysis.wall_time import interaction_times
-    from agentobs.store.analysis.waste import session_waste, stored_rows, without_usage
+    from agentobs.store.analysis.waste import (
+        session_waste,
+        stored_rows,
+        waste_total,
+        without_usage,
+    )
 
     rows = stored_rows(store, session_id)
     shares = shares_line(interaction_times(store, session_id), about)
-    waste = [each.words for each in session_waste(rows)]
-    waste.append(without_usage(rows("internal/failed_request_costs")))
-    lines = [line for line in waste if line]
+    waste = session_waste(rows)
+    lines = [
+        *(each.words for each in waste),
+        waste_total(waste, rows("cost_by_session")),
+        without_usage(rows("internal/failed_request_costs")),
+    ]
+    lines = [line for line in lines if line]
     facts = [("time", shares)] if shares else []
     print_facts([*facts, *(("" if at else "wasted", line) for at, line in enumerate(lines))])
     click.echo()
@@ -559,19 +544,17 @@ def _print_facts(rows: Rows, costs: Sequence[Mapping[str, Any]]) -> None:
     The certainty in `costs` precedes the cost and the output tokens.
     """
     columns, [values] = rows
-    marks = {
-        name: mark
-        for row in costs
-        for name, mark in (
-            ("cost_usd", COST_MARKS.get(row["cost_status"], "")),
-            ("output_tokens", COST_MARKS["lower_bound"] if has_partial_counts(row) else ""),
-        )
-    }
+    status = costs[0]["cost_status"] if costs else None
+    is_low = any(has_partial_counts(row) for row in costs)
+
+    def shown(column: str, value: Any) -> str:
+        if column == "cost_usd":
+            return certain_money(value, status) or ""
+        mark = COST_MARKS["lower_bound"] if column == "output_tokens" and is_low else ""
+        return f"{mark}{text(readable(column, value))}"
+
     facts = [
-        (
-            heading(column),
-            f"{marks.get(column, '')}{text(readable(column, value))}",
-        )
+        (heading(column), shown(column, value))
         for column, value in zip(columns, values, strict=True)
         if value is not None and not column.endswith("_at")
     ]
@@ -594,10 +577,9 @@ def _print_conversation(rows: Rows) -> None:
     print_rows(rows, _CONVERSATION, "table")
     known = [part["cost_usd"] for part in parts if part["cost_usd"] is not None]
     is_lower_bound = any(part["calls"] and part["cost_status"] != "exact" for part in parts)
-    cost = money(sum(known, Decimal(0))) if known else "unknown"
-    click.echo(
-        f"{len(parts)} sessions cost {'at least ' if known and is_lower_bound else ''}{cost}\n"
-    )
+    status = "lower_bound" if is_lower_bound else "exact"
+    cost = certain_money(sum(known, Decimal(0)), status) if known else "unknown"
+    click.echo(f"{len(parts)} sessions cost {cost}\n")
 
 
 _SCORES = ("score", "value", "of", "given", "last_given_ns", "comment")

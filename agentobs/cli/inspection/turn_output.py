@@ -12,7 +12,7 @@ from agentobs.cli.terminal.instants import local_instant, zone_name
 from agentobs.cli.terminal.query_output import agent_names, as_dicts, print_rows, rows_of
 from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
-from agentobs.records.display import COST_MARKS, listed, money, printable, seconds, text
+from agentobs.records.display import COST_MARKS, certain_money, listed, printable, seconds, text
 from agentobs.records.request_failures import outcome_words
 from agentobs.records.words import ESTIMATED_TIMES
 
@@ -171,7 +171,7 @@ def _cost(requests: Sequence[Row]) -> str:
     known = [row["cost_usd"] for row in requests if row["cost_usd"] is not None]
     if not known:
         return "unknown cost"
-    return f"{COST_MARKS.get(_cost_status(requests), '')}{money(sum(known, Decimal(0)))}"
+    return certain_money(sum(known, Decimal(0)), _cost_status(requests)) or ""
 
 
 def _cost_status(requests: Sequence[Row]) -> str:

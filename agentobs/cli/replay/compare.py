@@ -23,7 +23,7 @@ from agentobs.cli.replay.workspace_choice import (
 )
 from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError, error_kind
-from agentobs.records.display import COST_MARKS, money, printable, seconds
+from agentobs.records.display import certain_money, money, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -377,8 +377,7 @@ def _print(
 
 
 def _cells(row: Row) -> tuple[object, ...]:
-    mark = COST_MARKS.get(row.use.status, "")
-    cost = "-" if row.use.usd is None else f"{mark}{money(row.use.usd)}"
+    cost = certain_money(row.use.usd, row.use.status) or "-"
     return (
         row.model,
         "recorded" if row.run is None else row.run,

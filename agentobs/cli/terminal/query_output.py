@@ -17,6 +17,7 @@ from agentobs.errors import UsageError
 from agentobs.records.display import (
     COST_SIGNS,
     ESTIMATES,
+    certain_money,
     estimated,
     has_partial_counts,
     pretty,
@@ -171,13 +172,13 @@ def _add_signs(
 ) -> None:
     """Put the sign of a lower bound or an estimate before costs, and before output tokens of cut responses."""
     for cell, row in zip(cells, rows, strict=True):
-        signs = {
-            "cost_usd": "" if "cost_status" in shown else COST_SIGNS.get(row["cost_status"], ""),
-            "output_tokens": COST_SIGNS["lower_bound"] if has_partial_counts(row) else "",
-        }
+        marks = {} if "cost_status" in shown else COST_SIGNS
+        is_low = has_partial_counts(row)
         for place, column in enumerate(shown):
-            if signs.get(column) and cell[place] is not None:
-                cell[place] = f"{signs[column]}{text(cell[place])}"
+            if column == "cost_usd":
+                cell[place] = certain_money(row[column], row["cost_status"], marks)
+            elif column == "output_tokens" and is_low and cell[place] is not None:
+                cell[place] = f"{COST_SIGNS['lower_bound']}{text(cell[place])}"
 
 
 INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "last_given_ns")
@@ -224,6 +225,7 @@ _SHORT_HEADINGS = {
     "cache write 5m": "$ 5m",
     "cache write 1h": "$ 1h",
     "cache read": "$ read",
+    "compaction": "$ compactions",
     "cost status": "status",
     "tool use count": "calls",
     "first chunk": "1st chunk",

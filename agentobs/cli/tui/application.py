@@ -17,7 +17,7 @@ from agentobs.cli.terminal.tables import STYLES
 from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.session_data import FAILED, Listed, SessionData
 from agentobs.cli.tui.session_screen import SessionScreen
-from agentobs.records.display import COST_SIGNS, money, printable
+from agentobs.records.display import COST_SIGNS, certain_money, printable
 
 REFRESH_SECONDS = 2.0
 """The pause between two checks for new records. Our choice: a turn of an agent takes seconds."""
@@ -274,12 +274,11 @@ def _cells(session: Listed, title: int, why: int, time: int) -> list[Text]:
     cause = "\n".join(
         wrap(printable(session.why), why, max_lines=MOST_CAUSE_LINES, placeholder=" …")
     )
-    cost = money(session.cost_usd)
-    sign = COST_SIGNS.get(session.cost_status or "", "") if cost else ""
+    cost = certain_money(session.cost_usd, session.cost_status, COST_SIGNS)
     return [
         Text(session.status, style=STYLES.get(session.status, "")),
         Text("\n".join(_name_lines(session, title))),
         Text(cause),
         Text(str(local_instant(session.started_ns))[16 - time : 16]),
-        Text(f"{sign}{cost or '-'}", justify="right"),
+        Text(cost or "-", justify="right"),
     ]

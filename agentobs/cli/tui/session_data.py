@@ -17,7 +17,7 @@ from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.shown_steps import shown_steps
-from agentobs.store.analysis.waste import Waste, session_waste
+from agentobs.store.analysis.waste import Waste, session_waste, waste_total
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from agentobs.store.port import Store
@@ -97,6 +97,8 @@ class SessionView:
     """The certainty of the cost: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
     waste: Sequence[Waste]
     """The kinds of waste, the largest amount first."""
+    waste_total: str
+    """Their sum and its part of the cost, in words; empty if there is nothing to sum."""
     agents: Mapping[str, str]
     """The display names of its lanes."""
     failed_calls: int = 0
@@ -176,7 +178,7 @@ class SessionData:
             [about] = rows("internal/session")
             failure = explain_failure(store, session_id)
             failed = texts.replace_in_dicts([failure.row])[0] if failure else None
-            costs = rows("cost_by_session")
+            costs, waste = rows("cost_by_session"), session_waste(rows)
             agents = names_in_session(store, session_id, texts.replace_in_dicts)
             return SessionView(
                 about,
@@ -188,7 +190,8 @@ class SessionData:
                 with_agents(rows("session_turns"), agents),
                 rows("cost_by_model"),
                 str(costs[0]["cost_status"]) if costs else "exact",
-                session_waste(rows),
+                waste,
+                waste_total(waste, costs),
                 agents,
                 failed_call_counts(store, [session_id]).get(session_id, 0),
                 rows("internal/content_state")[0]["source"] not in (None, "recorded"),

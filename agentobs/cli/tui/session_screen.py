@@ -23,8 +23,8 @@ from agentobs.cli.tui.background import read_and_show
 from agentobs.cli.tui.playback_pane import PlaybackPane
 from agentobs.cli.tui.session_data import Node, SessionData, SessionView
 from agentobs.records.display import (
-    COST_MARKS,
     COST_SIGNS,
+    certain_money,
     estimated,
     has_partial_counts,
     money,
@@ -279,6 +279,7 @@ class SessionScreen(Screen[None]):
             named = {**row, "lane": row.get("agent")}
             sign = COST_SIGNS["lower_bound"] if has_partial_counts(row) else ""
             signs = {"output_tokens": sign}
+            named["cost_usd"] = money(row["cost_usd"], row["cost_status"])
             table.add_row(*(_cell(name, named[name], signs.get(name, "")) for name in _MONEY))
 
     def _show_content(self, entries: list[Entry] | None) -> None:
@@ -355,10 +356,7 @@ def _count(count: int | None, noun: str) -> str:
 
 def _cost(view: SessionView) -> str:
     """Return the cost of a session, marked if it is not exact."""
-    cost = money(view.about["cost_usd"])
-    if cost is None:
-        return "unknown cost"
-    return f"{COST_MARKS.get(view.cost_status, '')}{cost}"
+    return certain_money(view.about["cost_usd"], view.cost_status) or "unknown cost"
 
 
 def _details(node: Node, entries: Sequence[Entry], *, is_imported: bool) -> Text:
@@ -407,18 +405,19 @@ def _prompt(entry: Entry, agents: Mapping[str, str], *, is_open: bool) -> Text:
 def _totals(view: SessionView) -> Iterator[str]:
     """Yield the cost of each model, and each kind of waste."""
     for row in view.models:
-        certainty = COST_MARKS.get(row["cost_status"], "")
-        cost = f"{certainty}{money(row['cost_usd'])}" if row["cost_usd"] is not None else "no price"
+        cost = certain_money(row["cost_usd"], row["cost_status"]) or "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
     for each in view.waste:
         yield f"wasted: {printable(each.words)}"
+    if view.waste_total:
+        yield f"wasted: {view.waste_total}"
 
 
 def _cell(name: str, value: Any, sign: str = "") -> Text:
     shown: Mapping[str, Any] = {"cost_status": COST_STATUSES.get(str(value), "-")}
     is_number = name.endswith(("_tokens", "_usd")) or name == "turn"
     return Text(
-        shown.get(name) or f"{sign}{text(pretty(name, value))}",
+        shown.get(name) or f"{sign}{text(value if name == 'cost_usd' else pretty(name, value))}",
         justify="right" if is_number else "left",
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.records.display import listed
 from agentobs.store.port import Store
 
 Row = Mapping[str, Any]
@@ -37,6 +38,40 @@ class FailedSteps:
     def count(self) -> int:
         """The number of failed steps."""
         return len(self.ids)
+
+
+_SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
+"""Outcomes of requests and tool calls that are not failures."""
+
+
+def has_failed(step: Row) -> bool:
+    """Return whether the outcome of a step is a failure."""
+    if step["kind"] == "decision":
+        return str(step["outcome"]).startswith("deny")
+    return step["outcome"] not in _SUCCESSFUL
+
+
+def nothing_failed(status: str, steps: Sequence[Row]) -> str:
+    """Return a sentence, without a full stop, that nothing failed in a session; empty if it did not complete, if a step
+    failed, or if it has no steps.
+
+    Args:
+        status: the status of the session.
+        steps: the rows of `session_steps`.
+    """
+    if status != "completed" or any(has_failed(step) for step in steps):
+        return ""
+    known = [step["kind"] for step in steps if step["outcome"] is not None]
+    counted = [
+        f"{number:,} {noun}{'s' * (number != 1)}"
+        for kind, noun in (("tool_call", "tool call"), ("request", "request"))
+        if (number := known.count(kind))
+    ]
+    if not counted:
+        return ""
+    unknown = sum(step["outcome"] is None for step in steps if step["kind"] != "decision")
+    rest = f"; the outcome of {unknown:,} more is unknown" if unknown else ""
+    return f"Nothing failed: {listed(counted)} succeeded{rest}"
 
 
 def group_failed_steps(errors: Iterable[Row], turns: Iterable[Row]) -> list[FailedSteps]:

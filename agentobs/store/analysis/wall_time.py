@@ -48,7 +48,9 @@ UNSEEN: Mapping[TimingSource, tuple[Part, ...]] = MappingProxyType(
 """The categories that each source does not contain: their time is inside other categories, such as that of tools."""
 
 LEAST_NAMED = 1_000_000_000
-"""The shortest time outside of interactions that is named, in nanoseconds. Our choice."""
+"""A time outside of interactions is named if it is at least this long, in nanoseconds. Our choice."""
+LEAST_SHARE = 0.01
+"""A shorter time outside of interactions is named if it is at least this part of the session. Our choice."""
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
 """The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
@@ -189,15 +191,26 @@ def time_outside(
     return before, time_between(splits), after
 
 
+def is_named(outside_ns: int, duration_ns: int | None) -> bool:
+    """Return whether a time outside of interactions is long enough to be named.
+
+    Args:
+        outside_ns: the time, in nanoseconds.
+        duration_ns: the duration of the session in nanoseconds; None if it is unknown.
+    """
+    is_large = bool(duration_ns) and outside_ns >= LEAST_SHARE * (duration_ns or 0)
+    return outside_ns > 0 and (outside_ns >= LEAST_NAMED or is_large)
+
+
 def outside_words(splits: Sequence[Split], started_ns: int, duration_ns: int | None) -> str:
-    """Return the times outside of interactions of at least LEAST_NAMED in words, such as `57.01 s between and 31.76 s
-    after them`; empty if there are none. Arguments as for `time_outside`.
+    """Return the times outside of interactions that `is_named` in words, such as `57.01 s between and 31.76 s after
+    them`; empty if there are none. Arguments as for `time_outside`.
     """
     times = time_outside(splits, started_ns, duration_ns)
     parts = [
         f"{seconds(ns)} {place}"
         for ns, place in zip(times, ("before", "between", "after"), strict=True)
-        if ns >= LEAST_NAMED
+        if is_named(ns, duration_ns)
     ]
     return f"{listed(parts)} them" if parts else ""
 

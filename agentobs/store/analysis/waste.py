@@ -1,17 +1,18 @@
 """Waste: what a session paid without a use, by kind, in the same sentences on pages and in the terminal.
 
 The kinds are cache misses, compactions that rewrote the cache, requests that failed, requests whose tool calls failed,
-and prefixes that several agents wrote to the cache. A cache miss after a compaction counts only as a compaction.
+and prefixes that several agents wrote to the cache. A cache miss after a compaction counts only as a compaction. A
+request may have several kinds of waste; it counts once in the total, with the largest amount.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from agentobs.records.display import COST_MARKS, money
+from agentobs.records.display import COST_MARKS, certain_money, money, share
 from agentobs.store.port import Store
 
 Row = Mapping[str, Any]
@@ -36,6 +37,8 @@ class Waste:
     """The amount with its certainty: `about $0.3776`."""
     cause: str
     """What it was paid for, in words that follow the amount and `on`."""
+    by_attempt: Mapping[str, Decimal] = field(default_factory=dict)
+    """The part of each request in the amount, US dollars, by the ID of its attempt."""
 
     @property
     def words(self) -> str:
@@ -63,6 +66,35 @@ def session_waste(rows: Rows) -> list[Waste]:
         *_prefixes(rows("internal/repeated_prefixes")),
     ]
     return sorted(found, key=lambda each: -(each.usd if each.usd is not None else -1))
+
+
+def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
+    """Return a sentence with the sum of several kinds of waste and its part of the cost of the session; empty if fewer
+    than two kinds have a known amount.
+
+    Args:
+        waste: the kinds of waste of the session.
+        costs: the row of `cost_by_session`; empty if the session has no calls.
+    """
+    known = [each for each in waste if each.usd]
+    if len(known) < 2:
+        return ""
+    union: dict[str, Decimal] = {}
+    for each in known:
+        for attempt_id, usd in each.by_attempt.items():
+            union[attempt_id] = max(usd, union.get(attempt_id, usd))
+    total = sum(union.values(), Decimal(0))
+    is_low = len(known) < len(waste) or any("at least" in each.amount for each in known)
+    is_about = any("about" in each.amount for each in known)
+    mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
+    words = f"in total {_amount(total, mark)}"
+    for row in costs:
+        if row["cost_usd"]:
+            cost = certain_money(row["cost_usd"], row["cost_status"])
+            words = f"{words} of {cost}, {share(total, row['cost_usd'])}"
+    if total < sum((each.usd for each in known if each.usd), Decimal(0)):
+        words = f"{words}; a request with several kinds of waste counts once in this sum"
+    return words
 
 
 def without_usage(rows: Sequence[Row]) -> str:
@@ -96,34 +128,50 @@ def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
     listed = f": {', '.join(parts)}" if len(parts) > 1 else f" ({_reason(order[0])})"
     usd = _sum(counted, "wasted_usd")
     number = _count(len(counted), "cache miss", "cache misses")
-    yield Waste("misses", usd, _amount(usd, "about "), f"{number}{listed}")
+    yield Waste(
+        "misses",
+        usd,
+        _amount(usd, "about "),
+        f"{number}{listed}",
+        _by_attempt(counted, "wasted_usd"),
+    )
 
 
 def _compactions(rows: Sequence[Row], summaries: Sequence[Row]) -> Iterator[Waste]:
-    wrote = [row for row in rows if row["written_tokens"]]
+    wrote = [row for row in rows if row["missed_tokens"]]
     billed = [row for row in summaries if row["calls"]]
+    extra = _sum(wrote, "extra_usd")
     parts = []
     if wrote:
-        follower = "the request after it" if len(wrote) == 1 else "the requests after them"
-        cost = _amount(_sum(wrote, "cost_usd"), _mark(wrote))
-        tokens = _count(sum(row["written_tokens"] for row in wrote), "token")
-        parts.append(
-            f"{follower} cost {cost}, because {'it' if len(wrote) == 1 else 'they'} wrote {tokens} to the cache "
-            "instead of reading from it"
-        )
+        reason = _rewritten(wrote)
+        parts.append(f"{_amount(extra, 'about ')} extra, because {reason}" if billed else reason)
     if billed:
         summary_words = _count(sum(row["calls"] for row in billed), "summary", "summaries")
         parts.append(f"{summary_words} cost {_amount(_sum(billed, 'cost_usd'), _mark(billed))}")
     if not parts:
         return
-    number = len(rows) or sum(row["calls"] for row in billed)
-    known = [
-        each for each in (_sum(wrote, "extra_usd"), _sum(billed, "cost_usd")) if each is not None
-    ]
+    counted = wrote or rows
+    number = len(counted) or sum(row["calls"] for row in billed)
+    known = [each for each in (extra, _sum(billed, "cost_usd")) if each is not None]
     usd = sum(known, Decimal(0)) if known else None
     mark = "about " if wrote else _mark(billed)
-    cause = f"{_count(number, 'compaction')}{_turns(rows) if rows else ''}: {'; '.join(parts)}"
-    yield Waste("compactions", usd, _amount(usd, mark), cause)
+    cause = (
+        f"{_count(number, 'compaction')}{_turns(counted) if counted else ''}: {'; '.join(parts)}"
+    )
+    by_attempt = {**_by_attempt(wrote, "extra_usd"), **_by_attempt(billed, "cost_usd")}
+    yield Waste("compactions", usd, _amount(usd, mark), cause, by_attempt)
+
+
+def _rewritten(rows: Sequence[Row]) -> str:
+    """Return which tokens the first requests after compactions did not read from the cache, in words."""
+    follower = "the request after it" if len(rows) == 1 else "the requests after them"
+    written = sum(row["written_tokens"] for row in rows)
+    uncached = sum(row["missed_tokens"] for row in rows) - written
+    parts = [f"wrote {_count(written, 'token')} to the cache"] if written else []
+    if uncached:
+        sent = f"{uncached:,}" if written else _count(uncached, "token")
+        parts.append(f"sent {sent} uncached")
+    return f"{follower} {' and '.join(parts)} instead of reading them from it"
 
 
 def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
@@ -136,7 +184,8 @@ def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
             if one
             else f"{len(priced):,} requests with failed or cut responses"
         )
-        yield Waste("failed_requests", usd, _amount(usd, _mark(priced)), cause)
+        parts = _by_attempt(priced, "cost_usd")
+        yield Waste("failed_requests", usd, _amount(usd, _mark(priced)), cause, parts)
 
 
 def _failed_calls(turns: Sequence[Row]) -> Iterator[Waste]:
@@ -147,7 +196,9 @@ def _failed_calls(turns: Sequence[Row]) -> Iterator[Waste]:
     usd = _sum(made, "cost_usd") if has_prices else None
     calls = sum(row["tool_errors"] for row in made)
     cause = f"{_count(len(made), 'request')} with {_count(calls, 'failed tool call')}{_turns(made)}"
-    yield Waste("failed_calls", usd, _amount(usd, _mark(made)), cause)
+    yield Waste(
+        "failed_calls", usd, _amount(usd, _mark(made)), cause, _by_attempt(made, "cost_usd")
+    )
 
 
 def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
@@ -164,7 +215,12 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
     if len(rows) > 1:
         cause = f"{cause}, and on {_count(len(rows) - 1, 'other prefix', 'other prefixes')}"
     mark = "at least about " if known and len(known) < len(rows) else "about "
-    yield Waste("prefixes", usd, _amount(usd, mark), cause)
+    parts = {
+        attempt_id: extra
+        for row in known
+        for attempt_id, extra in zip(row["attempt_ids"], row["extras"], strict=True)
+    }
+    yield Waste("prefixes", usd, _amount(usd, mark), cause, parts)
 
 
 def _reason(reason: str) -> str:
@@ -191,6 +247,10 @@ def _sum(rows: Sequence[Row], column: str) -> Decimal | None:
     return sum(known, Decimal(0)) if known else None
 
 
+def _by_attempt(rows: Sequence[Row], column: str) -> dict[str, Decimal]:
+    return {row["attempt_id"]: row[column] for row in rows if row[column] is not None}
+
+
 def _mark(rows: Sequence[Row]) -> str:
     """Return the words before a sum of costs that is not exact."""
     marks = {COST_MARKS.get(str(row["cost_status"]), "") for row in rows}
@@ -198,7 +258,9 @@ def _mark(rows: Sequence[Row]) -> str:
 
 
 def _amount(usd: Decimal | None, mark: str) -> str:
-    return "an unknown amount" if usd is None else f"{mark}{money(usd)}"
+    if usd is None:
+        return "an unknown amount"
+    return f"{mark}{money(usd, 'lower_bound' if mark.startswith('at least') else None)}"
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

@@ -2,7 +2,8 @@
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only sessions whose last call was sent from the first
 -- time on and before the second, or NULL. $limit: the maximum number of sessions, or NULL for all. usual_reason is the
--- reason of the misses that wasted most.
+-- reason of the misses that wasted most. The first requests after compactions are not misses, as in cache_losses;
+-- compaction_usd is what they cost more than cache reads, and what the summaries cost.
 WITH wanted AS (
     SELECT session_id, max(at_ns) AS last_ns
     FROM usage
@@ -29,10 +30,22 @@ WITH wanted AS (
             row_number() OVER (
                 PARTITION BY session_id ORDER BY sum(wasted_usd) NULLS FIRST, count(*), reason DESC
             ) AS rank
-        FROM cache_misses
-        WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+        FROM cache_losses
+        WHERE reason <> 'compaction' AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         GROUP BY session_id, reason
     )
+    GROUP BY session_id
+), rewritten AS (
+    SELECT session_id, count(*) AS calls, sum(wasted_usd) AS usd
+    FROM cache_losses
+    WHERE reason = 'compaction' AND missed_tokens > 0 AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    GROUP BY session_id
+), summaries AS (
+    SELECT session_id, count(*) AS calls, sum(cost_usd) AS usd
+    FROM audited_costs
+    SEMI JOIN (SELECT session_id, attempt_id FROM attempts WHERE query_source = 'compaction') AS summary
+        USING (session_id, attempt_id)
+    WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
     GROUP BY session_id
 ), named AS (
     SELECT session_id, arg_min(name, started_ns) AS name
@@ -54,6 +67,11 @@ SELECT
     coalesce(wasted.missed_tokens, 0) AS missed_tokens,
     coalesce(wasted.wasted_usd, CASE WHEN wasted.misses IS NULL THEN 0 END) AS wasted_usd,
     wasted.usual_reason,
+    coalesce(rewritten.calls, summaries.calls, 0) AS compactions,
+    CASE
+        WHEN rewritten.usd IS NULL AND summaries.usd IS NULL AND coalesce(rewritten.calls, summaries.calls) > 0 THEN NULL
+        ELSE coalesce(rewritten.usd, 0) + coalesce(summaries.usd, 0)
+    END AS compaction_usd,
     lifetimes.gaps_over_5m,
     lifetimes.gaps_over_1h,
     lifetimes.cache_usd,
@@ -66,6 +84,8 @@ SELECT
 FROM wanted
 JOIN cache_efficiency AS efficiency ON wanted.session_id = efficiency.session_id
 LEFT JOIN wasted ON wanted.session_id = wasted.session_id
+LEFT JOIN rewritten ON wanted.session_id = rewritten.session_id
+LEFT JOIN summaries ON wanted.session_id = summaries.session_id
 LEFT JOIN cache_lifetimes AS lifetimes ON wanted.session_id = lifetimes.session_id
 LEFT JOIN named ON wanted.session_id = named.session_id
 ORDER BY efficiency.cost_usd DESC NULLS LAST, wanted.session_id

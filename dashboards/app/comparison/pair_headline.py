@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.store.analysis.failed_steps import has_failed
 from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.store_view import Row
 from dashboards.panels.pair_summary import ending, row
-from dashboards.panels.session_outcomes import has_failed
 
 MOST_FIRSTS = 3
 """The number of first differences that the head names, so that it fits a small screen. Our choice."""

@@ -715,6 +715,63 @@ COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request
 COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
 COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `event`: from the event of a compaction; `gap`: from the time between the calls; NULL if the reason is unknown.';
 
+CREATE OR REPLACE VIEW cache_losses AS
+WITH requests AS (
+    SELECT
+        session_id, lane, turn, attempt_id, started_ns,
+        lag(started_ns) OVER (PARTITION BY session_id, lane ORDER BY started_ns, attempt_id) AS before_ns
+    FROM attempts
+    SEMI JOIN costs USING (session_id, attempt_id)
+    WHERE makes_turns AND coalesce(query_source IN ('main', 'sub_agent'), true)
+), compacted AS (
+    SELECT *
+    FROM requests
+    SEMI JOIN (SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction') AS compactions
+        ON requests.session_id = compactions.session_id AND requests.lane = compactions.lane
+        AND compactions.at_ns <= requests.started_ns
+        AND (requests.before_ns IS NULL OR compactions.at_ns > requests.before_ns)
+), written AS (
+    SELECT
+        session_id,
+        attempt_id,
+        try_cast(sum(cache_write_tokens) AS BIGINT) AS written_tokens,
+        CASE WHEN count(cost_usd) = count(*) THEN sum(
+            cache_write_5m_usd + cache_write_1h_usd
+            - (cache_write_5m_tokens + cache_write_1h_tokens) * cache_read_usd_each
+        )::DECIMAL(38, 12) END AS extra_usd
+    FROM costs
+    SEMI JOIN compacted USING (session_id, attempt_id)
+    GROUP BY session_id, attempt_id
+)
+SELECT session_id, lane, turn, attempt_id, at_ns, reason, reason_source, missed_tokens, wasted_usd
+FROM cache_misses
+ANTI JOIN compacted USING (session_id, attempt_id)
+UNION ALL
+SELECT
+    compacted.session_id,
+    compacted.lane,
+    compacted.turn,
+    compacted.attempt_id,
+    compacted.started_ns,
+    'compaction',
+    'event',
+    coalesce(missed.missed_tokens, written.written_tokens),
+    CASE WHEN missed.attempt_id IS NULL THEN written.extra_usd ELSE missed.wasted_usd END
+FROM compacted
+JOIN written ON compacted.session_id = written.session_id AND compacted.attempt_id = written.attempt_id
+LEFT JOIN cache_misses AS missed
+    ON compacted.session_id = missed.session_id AND compacted.attempt_id = missed.attempt_id;
+COMMENT ON VIEW cache_losses IS 'Calls that paid more because their prompts were not read from the cache: each cache miss, and each first request of a lane after a compaction. Each call has one row, and the first request after a compaction counts only as such.';
+COMMENT ON COLUMN cache_losses.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_losses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cache_losses.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN cache_losses.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN cache_losses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_losses.reason IS '`compaction` for the first request after a compaction; else the reason of the cache miss, as in cache_misses.';
+COMMENT ON COLUMN cache_losses.reason_source IS 'How the reason was determined, as in cache_misses.';
+COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without a cache miss, all tokens that the call wrote to the cache, which may be none. [tokens]';
+COMMENT ON COLUMN cache_losses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (
     SELECT

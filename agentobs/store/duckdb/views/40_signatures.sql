@@ -420,24 +420,13 @@ COMMENT ON COLUMN broken_caches.detail IS 'All zones that changed, the first mes
 COMMENT ON COLUMN broken_caches.evidence_id IS 'The ID of the attempt.';
 
 CREATE OR REPLACE VIEW cache_rewrites AS
-WITH misses AS (
-    SELECT missed.*, compared.started_ns AS compared_ns
-    FROM cache_misses AS missed
-    LEFT JOIN attempts AS compared
-        ON missed.session_id = compared.session_id AND missed.compared_attempt_id = compared.attempt_id
-    WHERE missed.wasted_usd > 0
+WITH lost AS (
+    SELECT * FROM cache_losses WHERE wasted_usd > 0
 ), missed AS (
-    -- A miss after a compaction is expected, because the conversation starts again.
-    SELECT misses.* EXCLUDE (compared_ns)
-    FROM misses
-    ANTI JOIN (SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction') AS compacted
-        ON misses.session_id = compacted.session_id AND misses.lane = compacted.lane
-        AND compacted.at_ns > misses.compared_ns AND compacted.at_ns <= misses.at_ns
+    -- A loss after a compaction is expected, because the conversation starts again.
+    SELECT * FROM lost WHERE reason <> 'compaction'
 ), expected AS (
-    SELECT session_id, sum(wasted_usd) AS wasted_usd
-    FROM misses
-    ANTI JOIN missed USING (session_id, attempt_id)
-    GROUP BY session_id
+    SELECT session_id, sum(wasted_usd) AS wasted_usd FROM lost WHERE reason = 'compaction' GROUP BY session_id
 ), rewritten AS (
     SELECT
         session_id,
@@ -453,11 +442,21 @@ WITH misses AS (
     SELECT
         session_id,
         count(*) AS reasons,
-        string_agg(concat(reason, ' $', round(wasted_usd, 4), ' in ', calls), ', ' ORDER BY wasted_usd DESC, reason) AS each
+        string_agg(
+            printf('%s $%.4f in %d', reason, wasted_usd::DOUBLE, calls), ', ' ORDER BY wasted_usd DESC, reason
+        ) AS each
     FROM by_reason
     GROUP BY session_id
 ), spent AS (
-    SELECT session_id, sum(cost_usd) AS cost_usd FROM costs SEMI JOIN rewritten USING (session_id) GROUP BY session_id
+    SELECT
+        session_id,
+        sum(cost_usd) AS cost_usd,
+        summed_status(cost_usd, cost_status) = 'lower_bound' AS is_low,
+        -- A lower bound is rounded down.
+        printf('$%.4f', CASE WHEN is_low THEN floor(sum(cost_usd) * 10000) / 10000 ELSE sum(cost_usd) END::DOUBLE) AS amount
+    FROM costs
+    SEMI JOIN rewritten USING (session_id)
+    GROUP BY session_id
 )
 SELECT
     rewritten.session_id,
@@ -468,11 +467,12 @@ SELECT
     (rewritten.wasted_usd / spent.cost_usd)::DOUBLE AS value,
     0.1::DOUBLE AS threshold,
     concat(
-        'about $', round(rewritten.wasted_usd, 4), ' of $', round(spent.cost_usd, 4), ' in ', rewritten.calls,
+        printf('about $%.4f of ', rewritten.wasted_usd::DOUBLE), CASE WHEN spent.is_low THEN 'at least ' END, spent.amount,
+        ' in ', rewritten.calls,
         CASE rewritten.calls WHEN 1 THEN ' request' ELSE ' requests' END,
         CASE WHEN reasons.reasons > 1 THEN concat(' (', reasons.each, ')') END,
-        CASE WHEN rewritten.calls > 1 THEN concat(', at most $', round(rewritten.worst.wasted_usd, 4), ' in one') END,
-        CASE WHEN expected.wasted_usd > 0 THEN concat(', without $', round(expected.wasted_usd, 4), ' after compactions') END
+        CASE WHEN rewritten.calls > 1 THEN printf(', at most $%.4f in one', rewritten.worst.wasted_usd::DOUBLE) END,
+        CASE WHEN expected.wasted_usd > 0 THEN printf(', without $%.4f after compactions', expected.wasted_usd::DOUBLE) END
     ) AS detail,
     rewritten.worst.attempt_id AS evidence_id
 FROM rewritten

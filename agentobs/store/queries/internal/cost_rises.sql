@@ -4,7 +4,8 @@
 -- relative to the cost of the session. $limit: the maximum number of rows, most expensive first. Columns with the
 -- prefix before_ are about the previous request. result_bytes and tool are about the largest result of its calls. If
 -- the cost of the previous request is a lower bound, because the size of its output is unknown, only the costs of both
--- prompts are compared.
+-- prompts are compared. A request with $ratio but without $share is included if it cost as much as one that has both.
+-- found is the number of rows without $limit.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -41,6 +42,20 @@ WITH spent AS (
         sum(cost_usd) OVER () AS total_usd
     FROM requests
     WINDOW requests_of_lane AS (PARTITION BY lane ORDER BY started_ns, attempt_id)
+), rises AS (
+    SELECT
+        *,
+        CASE
+            WHEN before_cost_status <> 'lower_bound' THEN cost_usd - before_usd
+            ELSE prompt_usd - before_prompt_usd
+        END >= $share::DOUBLE * total_usd AS is_large
+    FROM compared
+    WHERE
+        CASE
+            WHEN before_cost_status <> 'lower_bound' THEN cost_usd >= $ratio::DOUBLE * before_usd
+            ELSE before_has_price AND prompt_usd >= $ratio::DOUBLE * before_prompt_usd
+        END
+    QUALIFY cost_usd >= min(cost_usd) FILTER (WHERE is_large) OVER ()
 ), results AS (
     SELECT attempt_id, max(result_bytes) AS result_bytes, arg_max(name, result_bytes) AS tool
     FROM tool_calls
@@ -48,17 +63,9 @@ WITH spent AS (
     GROUP BY attempt_id
 )
 SELECT
-    compared.* EXCLUDE (prompt_usd, before_prompt_usd, has_price, before_has_price), results.result_bytes, results.tool
-FROM compared
-LEFT JOIN results ON compared.before_attempt_id = results.attempt_id
-WHERE
-    CASE
-        WHEN before_cost_status <> 'lower_bound'
-            THEN cost_usd >= $ratio::DOUBLE * before_usd AND cost_usd - before_usd >= $share::DOUBLE * total_usd
-        ELSE
-            before_has_price
-            AND prompt_usd >= $ratio::DOUBLE * before_prompt_usd
-            AND prompt_usd - before_prompt_usd >= $share::DOUBLE * total_usd
-    END
-ORDER BY cost_usd DESC, started_ns, compared.attempt_id
+    rises.* EXCLUDE (prompt_usd, before_prompt_usd, has_price, before_has_price, is_large), results.result_bytes,
+    results.tool, count(*) OVER () AS found
+FROM rises
+LEFT JOIN results ON rises.before_attempt_id = results.attempt_id
+ORDER BY cost_usd DESC, started_ns, rises.attempt_id
 LIMIT $limit::BIGINT;

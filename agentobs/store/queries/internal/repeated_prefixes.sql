@@ -3,7 +3,8 @@
 -- $session_id: the session. Only the first prompts of agents are compared, and only complete prompts: those with equal
 -- model, tools, system prompt and messages. One row for each prompt. writes is the number of agents that wrote it, each
 -- within the lifetime of the write before it. tokens is the smallest number of tokens that one of them wrote. extra_usd
--- is what the later writes cost more than reading; NULL without a price.
+-- is what the later writes cost more than reading; NULL without a price. attempt_ids and extras are the requests with
+-- the later writes, and the part of each in extra_usd.
 WITH first_prompts AS (
     SELECT attempt_id, lane, started_ns, started_ns + duration_ns AS ended_ns
     FROM attempts
@@ -48,7 +49,9 @@ SELECT
     1 + count(*) FILTER (WHERE is_again) AS writes,
     bool_or(lane = 'main') AS has_main,
     min(tokens)::BIGINT AS tokens,
-    CASE WHEN NOT bool_or(is_again AND is_unpriced) THEN sum(extra_usd) FILTER (WHERE is_again) END AS extra_usd
+    CASE WHEN NOT bool_or(is_again AND is_unpriced) THEN sum(extra_usd) FILTER (WHERE is_again) END AS extra_usd,
+    list(attempt_id ORDER BY started_ns, attempt_id) FILTER (WHERE is_again) AS attempt_ids,
+    list(extra_usd ORDER BY started_ns, attempt_id) FILTER (WHERE is_again) AS extras
 FROM repeated
 GROUP BY prompt
 HAVING count(*) FILTER (WHERE is_again) > 0
