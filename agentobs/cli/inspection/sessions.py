@@ -64,7 +64,14 @@ if TYPE_CHECKING:
 @click.option(
     "--cause",
     metavar="TEXT",
-    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
+    help="Only failed sessions whose column `cause` contains this text, such as ValueError or a tool, ignoring case. "
+    "--error also finds sessions that completed.",
+)
+@click.option(
+    "--error",
+    metavar="TYPE",
+    help="Only sessions in which any tool call or request failed with an error whose type contains this text, such as "
+    "TimeoutError, ignoring case.",
 )
 @click.option(
     "--attention",
@@ -102,6 +109,7 @@ def sessions(
     context: click.Context,
     failed: bool,
     cause: str | None,
+    error: str | None,
     attention: bool,
     telemetry: bool,
     limit: int,
@@ -128,6 +136,9 @@ def sessions(
             selections.append(_search(texts, search, all_text))
         if cause is not None:
             selections.append(_with_cause(store, cause))
+        if error is not None:
+            found = rows_of(store, "internal/sessions_with_error", text=error.lower())
+            selections.append([row[0] for row in found[1]])
         chosen = list(set.intersection(*map(set, selections))) if selections else None
         selection = {"failed": failed or None, "telemetry": telemetry or None}
         signatures = None
