@@ -47,7 +47,7 @@ from agentobs.records.display import (
     scored_part,
     text,
 )
-from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
+from agentobs.records.words import ATTENTION_ORDER, ESTIMATED_TIMES, INCLUDING_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -76,8 +76,7 @@ if TYPE_CHECKING:
 @click.option(
     "--attention",
     is_flag=True,
-    help="List failed sessions first, then those with failure signatures, then all others; in each group, the most "
-    "expensive first. Also shows the signatures, whose computation takes longer.",
+    help=f"List {ATTENTION_ORDER}. Also shows the signatures, whose computation takes longer.",
 )
 @click.option(
     "--telemetry",
