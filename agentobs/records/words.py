@@ -67,5 +67,12 @@ ATTENTION_ORDER = (
     "in each other group, the most expensive first"
 )
 """The order in which sessions need attention. A failed session of unknown cost is the first of its day."""
+
+
+def message_counts(count: int, new: int) -> str:
+    """Return how many messages a request has, and how many of them are new, see `new_messages`."""
+    return f"{count:,}, {f'{new:,}' if new else 'none'} of them new since the previous request and its response"
+
+
 NO_IDENTICAL_STEP = "The sessions have no identical step. They may be runs of different tasks."
 """What precedes the comparison of two sessions without an identical step."""

@@ -575,7 +575,7 @@ def test_the_newest_failure_is_named_if_another_page_lists_it(tmp_path: Path) ->
     home = open_home(tmp_path / "home")
     day = T0 - T0 % (24 * HOUR) + 48 * HOUR
     old = [each for number in range(4, 54) for each in (start(number, at=T0), end(number, T0 + 1))]
-    failed = [
+    failed: list[list[Record]] = [
         [start(number, "coder", at), *tried, end(number, at + HOUR, failed=True)]
         for number, at, tried in (
             (1, T0 - HOUR, []),

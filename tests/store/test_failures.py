@@ -301,7 +301,7 @@ def test_a_search_for_an_error_finds_all_sessions_with_it(home: Home, reader: Sh
     with open_store(home) as store:
         store.prepare_listing()
         store.complete_findings()
-        counts = dict(
+        counts: dict[str, int] = dict(
             store.sql(
                 "SELECT lower(error_class), count(DISTINCT session_id) FROM errors"
                 " WHERE error_class IS NOT NULL GROUP BY 1"
