@@ -325,9 +325,10 @@ _COMMANDS = """
 - `agentobs diagnose --all --since 7d` prints a table of all sessions, with a row `failure` for each session that
   failed. On a store with millions of calls, use `--since`; the command then takes about a second.
 - `agentobs sessions --failed` lists the failed sessions with their causes, and `--cause TEXT` selects sessions by
-  cause, ignoring case. In SQL, the views `failures` and `errors` contain the cause of each failure, and all errors,
-  including those of tools that the provider ran. Texts in SQL are digests, so `--cause` finds more than a condition on
-  `summary`.
+  cause, ignoring case. `--error TYPE` selects sessions in which any tool call or request failed with this type of
+  error, even if they completed; so does the search of the dashboard. In SQL, the views `failures` and `errors` contain
+  the cause of each failure, and all errors, including those of tools that the provider ran. Texts in SQL are digests,
+  so `--cause` finds more than a condition on `summary`.
 - With `--fail`, both commands exit with status 1 if they find a signature, for use in CI.
 - With `--json`, both commands print one JSON object per line.
 - `agentobs diagnose SESSION --judge MODEL` asks a model whether the final responses contradict the tool results since

@@ -62,5 +62,17 @@ COST_STATUSES = MappingProxyType(
     }
 )
 """How certain a cost is."""
+ATTENTION_ORDER = (
+    "failed sessions, the newest day (UTC) first, then those with failure signatures, then all others; of one day and "
+    "in each other group, the most expensive first"
+)
+"""The order in which sessions need attention. A failed session of unknown cost is the first of its day."""
+
+
+def message_counts(count: int, new: int) -> str:
+    """Return how many messages a request has, and how many of them are new, see `new_messages`."""
+    return f"{count:,}, {f'{new:,}' if new else 'none'} of them new since the previous request and its response"
+
+
 NO_IDENTICAL_STEP = "The sessions have no identical step. They may be runs of different tasks."
 """What precedes the comparison of two sessions without an identical step."""

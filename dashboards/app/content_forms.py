@@ -10,7 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from dashboards.app.site import page_response
+from agentobs.store.analysis.session_search import SessionTexts
+from dashboards.app.site import first_of, page_response
+from dashboards.app.store_view import Row, View
 from dashboards.panels.templates import page
 
 PART = "x-agentobs"
@@ -63,6 +65,18 @@ def content_response(
         part=template,
         **values,
     )
+
+
+def named_session(request: Request, view: View, session_id: str) -> Row | None:
+    """Return the ID, the name and the title of a session, for the head of a full page with a part of its content.
+
+    None if only the part was requested: its page names the session.
+    """
+    if request.headers.get(PART) == "part":
+        return None
+    about = first_of(view.named("internal/session_start", session_id=session_id))
+    title = SessionTexts(view.store, view.texts).titles([session_id]).get(session_id)
+    return {"session_id": session_id, "name": about and about["name"], "title": title}
 
 
 def download(name: str, data: bytes) -> Response:

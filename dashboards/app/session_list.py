@@ -20,6 +20,7 @@ from agentobs import world
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records.request_failures import UNFINISHED_OUTCOMES, request_failure
+from agentobs.records.words import ATTENTION_ORDER
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
 from agentobs.store.analysis.session_search import SessionTexts
@@ -74,7 +75,7 @@ COLUMNS = (
 )
 """The columns, in order. The first one is always shown."""
 ATTENTION = "-attention"
-"""The order in which failed sessions come first, then sessions with failure signatures, the most expensive first."""
+"""The order of `ATTENTION_ORDER`."""
 FAILED = {"failed": "failed", "crashed": "crashed", "incomplete": "ended without a record"}
 """The statuses that come first in this order, in words."""
 ENDINGS = {
@@ -296,7 +297,8 @@ def first_to_open(
     rank = "the only failed session"
     if failed > 1:
         known = "most expensive" if first["cost_usd"] is not None else "first"
-        rank = f"the {known}{' and the newest' if is_newest else ''} of {failed:,} failed sessions"
+        rank = f"the {known} of the last day with failures; {failed:,} sessions failed"
+        rank = f"the newest of {failed:,} failed sessions" if is_newest else rank
     return {
         **first,
         "why": _why(first),
@@ -393,6 +395,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             has_signatures=view.has_signatures,
             ranges={name: label for name, (label, _) in RANGES.items()},
             attention=ATTENTION,
+            attention_order=ATTENTION_ORDER,
             most_exported=MOST_EXPORTED,
             meanings={each.name: each.meaning for each in SIGNATURES},
         )

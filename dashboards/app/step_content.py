@@ -12,9 +12,10 @@ from starlette.routing import Route
 from agentobs.errors import UsageError
 from agentobs.provider.registry import dialect_of_body
 from agentobs.records.labels import DIGEST
+from agentobs.records.whole_numbers import whole_number
 from dashboards.app.attempt_page import attempt_of
 from dashboards.app.changes_page import previous_attempt
-from dashboards.app.content_forms import Fields, content_response, on_click
+from dashboards.app.content_forms import Fields, content_response, named_session, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.site import site_of
 from dashboards.app.store_view import Row, View
@@ -23,6 +24,7 @@ from dashboards.content.message_view import (
     Message,
     NewInput,
     called,
+    earlier_messages,
     message,
     messages_of,
     new_input,
@@ -30,8 +32,11 @@ from dashboards.content.message_view import (
     response_message,
 )
 from dashboards.content.visible_text import body_of, message_of, shown, visible
+from dashboards.panels.session_outcomes import content_state
 from dashboards.panels.templates import segment
 
+MOST_EARLIER = 10
+"""The maximum number of earlier messages that are shown at once. Our choice: a few screens."""
 MOST_RETRIES = 20
 """The maximum number of attempts of a request that are skipped to find the previous request. Our choice."""
 _Part = tuple[Block | Withheld, str | None]
@@ -43,6 +48,8 @@ def messages(request: Request, fields: Fields) -> Response:
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
         read = request_parts_of(view, about)
+        source = content_state(view.store, about["session_id"])["source"]
+        session = named_session(request, view, about["session_id"])
     with CONTENT_SLOTS:
         added, response = read(Content(site_of(request).home))
         return content_response(
@@ -54,6 +61,34 @@ def messages(request: Request, fields: Fields) -> Response:
             new_input=added,
             response=response,
             is_raw=bool(fields.get("raw")),
+            is_imported=source not in (None, "recorded"),
+            most_earlier=MOST_EARLIER,
+            session=session,
+        )
+
+
+def earlier(request: Request, fields: Fields) -> Response:
+    """Show the last messages of a request before a position: the field `before`."""
+    with site_of(request).reader.view() as view:
+        about = attempt_of(request, view)
+        session = named_session(request, view, about["session_id"])
+    with CONTENT_SLOTS:
+        question = Content(site_of(request).home).question(about)
+        before, start, shown_messages = 0, 0, list[Message]()
+        if not isinstance(question, Withheld):
+            before = whole_number(fields.get("before")) or 0
+            start, shown_messages = earlier_messages(body_of(question), before, MOST_EARLIER)
+        return content_response(
+            request,
+            "earlier.html",
+            title="Earlier messages",
+            back=f"/attempts/{segment(about['attempt_id'])}",
+            about=about,
+            why=question if isinstance(question, Withheld) else None,
+            start=start,
+            messages=shown_messages,
+            most_earlier=MOST_EARLIER,
+            session=session,
         )
 
 
@@ -240,6 +275,7 @@ def _sent_result(body: Any, call_id: str | None) -> Block | None:
 _METHODS: Any = ["GET", "POST"]
 routes = [
     Route("/attempts/{id:path}/messages", on_click(messages), methods=_METHODS),
+    Route("/attempts/{id:path}/earlier", on_click(earlier), methods=_METHODS),
     Route("/attempts/{id:path}/call", on_click(call), methods=_METHODS),
     Route("/attempts/{id:path}/error", on_click(error), methods=_METHODS),
 ]

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from agentobs.records.canonical_json import Json
 from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.lane_names import name_of_lane, names_in_session
-from dashboards.app.content_forms import Fields, content_response, on_click
+from dashboards.app.content_forms import Fields, content_response, named_session, on_click
 from dashboards.app.content_reader import CONTENT_SLOTS, Content, Withheld
 from dashboards.app.paging import page_position
 from dashboards.app.site import session_named, site_of
@@ -78,6 +78,7 @@ def transcript(request: Request, fields: Fields) -> Response:
         tool_results = _last_results(view, rows[-1]) if rows and number == count else []
         changed = view.named("internal/changed_inputs", session_id=session_id, lane=lane)
         kept = content_state(view.store, session_id)
+        session = named_session(request, view, session_id)
     is_raw = bool(fields.get("raw"))
     with CONTENT_SLOTS:
         content = Content(site_of(request).home)
@@ -105,6 +106,7 @@ def transcript(request: Request, fields: Fields) -> Response:
             total=total,
             first=start + 1,
             content_state=kept,
+            session=session,
         )
 
 

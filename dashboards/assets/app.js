@@ -5,6 +5,8 @@
   const POLL_MS = 2000;
   const TYPING_MS = 350;
   const RESPONSE_MS = 15000;
+  // A filter that takes longer than this shows that it is being applied.
+  const BUSY_MS = 200;
   const root = document.documentElement;
 
   // Set the theme before the page is rendered.
@@ -256,6 +258,33 @@
     if (place && found) place.textContent = found.dataset.announcement;
   }
 
+  // The old list is dimmed while the new one is loaded.
+  function showBusy(region, isBusy) {
+    if (isBusy) document.getElementById("announced").textContent = "searching …";
+    region.setAttribute("aria-busy", String(isBusy));
+  }
+
+  // A list that fits into the width of the window scrolls with the page, below a header that stays. A wider one scrolls in
+  // its own region, which states at its lower edge how many sessions follow.
+  function setUpListScroll() {
+    const region = document.getElementById("found");
+    if (!region) return;
+    const update = () => {
+      const list = document.getElementById("list"), below = document.getElementById("rows-below");
+      if (!list || !below) return;
+      list.classList.toggle("whole", list.scrollWidth <= list.clientWidth);
+      const edge = list.getBoundingClientRect().top + list.clientHeight;
+      const rows = [...list.querySelectorAll("tbody tr")].filter((each) => each.getBoundingClientRect().bottom > edge + 1).length;
+      below.hidden = !rows;
+      below.firstElementChild.textContent = `▾ ${rows} more below`;
+    };
+    // Scroll events do not bubble, and the list is replaced by live updates.
+    region.addEventListener("scroll", update, true);
+    region.addEventListener("agentobs:replaced", update);
+    addEventListener("resize", update);
+    update();
+  }
+
   // Filters are applied while the user types. The URL contains them, so it can be shared, and Back works.
   function setUpFilters() {
     const form = document.getElementById("filters");
@@ -272,6 +301,7 @@
       const url = filteredUrl();
       if (url === location.pathname + location.search) return;
       applying += 1;
+      const busy = setTimeout(() => showBusy(region, true), BUSY_MS);
       try {
         const text = await load(url);
         history[isTyped ? "replaceState" : "pushState"](null, "", url);
@@ -283,6 +313,8 @@
         if (error.name !== "AbortError") location.assign(url);
       } finally {
         applying -= 1;
+        clearTimeout(busy);
+        if (!applying) showBusy(region, false);
       }
     }
     form.addEventListener("input", (event) => {
@@ -377,6 +409,7 @@
     setUpMenus();
     setUpFilters();
     setUpListKeys();
+    setUpListScroll();
     setUpStatement();
     followUpdates();
   });

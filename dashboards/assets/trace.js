@@ -142,6 +142,7 @@
       }
       if (item) { item.scrollIntoView({ block: "nearest" }); if (focus) item.focus(); }
       markBar(Number(step.querySelector(".step-head")?.dataset.number));
+      markTurn();
       document.dispatchEvent(new CustomEvent("agentobs:step", { detail: step }));
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -152,6 +153,18 @@
     }
   }
   const selectStep = (id, options) => select(`step=${encodeURIComponent(id)}`, options);
+
+  // The field "Turn" has the turn and the agent of the selected step.
+  const toTurn = trace.querySelector(".to-turn");
+  function markTurn() {
+    const head = step.querySelector(".step-head");
+    if (!toTurn || !head?.dataset.turn) return;
+    const agents = toTurn.elements.agent, lane = head.dataset.lane;
+    if (agents && ![...agents.options].some((each) => each.value === lane)) return;
+    if (agents) agents.value = lane;
+    toTurn.elements.turn.value = head.dataset.turn;
+  }
+  toTurn?.elements.turn.addEventListener("focus", (event) => event.target.select());
 
   // Bars of the waterfall contain the numbers of their steps after a count.
   function markBar(number) {
@@ -184,7 +197,7 @@
 
   // The filter: its result is a list of the matching steps.
   let timer = 0;
-  async function filter(push = true) {
+  async function filter(push = true, toFirst = false) {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
     const url = new URL(location.href);
     for (const name of ["find", "failed"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
@@ -205,9 +218,10 @@
     const isMatch = markSelected(id);
     resetTabStop();
     rowsAdded();
-    // The details show a match.
-    const first = isFiltered && !isMatch && items()[0];
+    // The details show a match; the first one, if only failed steps were asked for.
+    const first = isFiltered && (toFirst || !isMatch) && items()[0];
     if (!first) return;
+    tree.scrollTop = 0;
     if (push) {
       url.searchParams.set("step", first.dataset.step);
       history.replaceState(null, "", url);
@@ -218,7 +232,7 @@
   const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter(false); };
   document.addEventListener("agentobs:consent", filterContent);
   addEventListener("DOMContentLoaded", filterContent);
-  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(filter, event.target.matches("[type=search]") ? TYPING_MS : 0); });
+  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(() => filter(true, event.target.checked === true), event.target.matches("[type=search]") ? TYPING_MS : 0); });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
   document.addEventListener("click", (event) => {

@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 from agentobs.determinism.values import error_text
 from agentobs.provider import dialect as provider
 from agentobs.provider.dialect import Dialect, Turn
+from agentobs.provider.new_messages import new_messages
 from agentobs.provider.registry import DIALECTS, dialect_of_body, history
 from agentobs.records.canonical_json import Json
+from agentobs.records.words import message_counts
 from dashboards.content.images import Image, images_in
 from dashboards.content.json_tree import parsed
 from dashboards.content.visible_text import SHOWN, Text, shown, visible
@@ -70,6 +72,12 @@ class NewInput(NamedTuple):
     """The system prompt and the tools, if they changed."""
     unchanged: str
     """Which of the system prompt and the tools the request repeats without a change, in words; empty if neither."""
+    missing: str
+    """Which of the system prompt and the tools the request does not contain, in words; empty if it contains both."""
+    first: int
+    """The position of the first new message: the number of earlier messages."""
+    counts: str
+    """The number of messages of the request, and the number of new ones, in words."""
 
 
 def message(
@@ -120,15 +128,8 @@ def new_input(
         body: the request.
     """
     old, new, dialect = messages_of(previous_body), messages_of(body), dialect_of_body(body)
-    kept = _unchanged_count(old, new, dialect)
-    added = list(range(kept, len(new)))
-    if (
-        previous_response
-        and added
-        and kept == len(old)
-        and is_echo(new[kept], previous_response, dialect)
-    ):
-        added = added[1:]
+    place = new_messages(old, previous_response, new, dialect)
+    added = range(place.first, len(new))
     names, key = called(new, dialect), dialect.history_key
     messages = [
         message(new[at], "request", (key, at), names, dialect) for at in added[-MOST_MESSAGES:]
@@ -137,18 +138,29 @@ def new_input(
         previous_body if isinstance(previous_body, dict) else {}, body
     )
     # Logs that were imported may contain neither.
-    repeated = [
-        {"system": "system prompt"}.get(part, part)
-        for part, prompt_key in dialect.prompt_keys.items()
-        if not system_and_tools and isinstance(body, dict) and body.get(prompt_key)
-    ]
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for part, prompt_key in dialect.prompt_keys.items():
+        is_sent = isinstance(body, dict) and bool(body.get(prompt_key))
+        parts[is_sent].append({"system": "system prompt"}.get(part, part))
     return NewInput(
         tuple(messages),
-        len(old) - kept,
+        place.rewritten,
         max(len(added) - MOST_MESSAGES, 0),
         system_and_tools,
-        " and ".join(repeated),
+        "" if system_and_tools else " and ".join(parts[True]),
+        " and ".join(parts[False]),
+        place.first,
+        message_counts(len(new), len(added)),
     )
+
+
+def earlier_messages(body: Json, before: int, most: int) -> tuple[int, list[Message]]:
+    """Return up to `most` messages of a request before a position, and the position of the first of them."""
+    sent, dialect = messages_of(body), dialect_of_body(body)
+    end = max(min(before, len(sent)), 0)
+    start, names = max(end - most, 0), called(sent, dialect)
+    keys = [(dialect.history_key, at) for at in range(start, end)]
+    return start, [message(sent[key[1]], "request", key, names, dialect) for key in keys]
 
 
 def messages_of(body: Json) -> list[Any]:
@@ -160,30 +172,6 @@ def called(messages: Sequence[Any], dialect: Dialect) -> dict[str, str]:
     """Return the names of the tools that messages call, by tool call ID."""
     blocks = (block for each in messages for block in dialect.turn(each).blocks)
     return {str(b.id): b.name for b in blocks if b.kind in ("call", "provider_call")}
-
-
-def is_echo(value: Json, response: Mapping[str, Any], dialect: Dialect) -> bool:
-    """Return whether a message of a request repeats a response without changes."""
-    turn = dialect.turn(value)
-    return turn.role == "assistant" and _comparable(turn) == _comparable(
-        dialect.turn(dict(response))
-    )
-
-
-def _unchanged_count(old: Sequence[Any], new: Sequence[Any], dialect: Dialect) -> int:
-    """Return the number of identical messages at the start."""
-    without = dialect.without_breakpoints
-    for at, (one, other) in enumerate(zip(old, new, strict=False)):
-        if one != other and without(one) != without(other):
-            return at
-    return min(len(old), len(new))
-
-
-def _comparable(turn: Turn) -> list[Any]:
-    return [
-        [b.type, b.text, b.name, b.value if b.kind in ("call", "provider_call") else None]
-        for b in turn.blocks
-    ]
 
 
 def _changed_system_and_tools(previous_body: Mapping[str, Any], body: Json) -> tuple[Block, ...]:

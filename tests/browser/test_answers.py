@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect as playwright_expect
 
 from agentobs.recording.journal.home import open_home
 from agentobs.sink import Record
@@ -249,6 +250,21 @@ def test_turns_of_sub_agents_are_counted_separately(tab: Tab) -> None:
     assert agents.first.inner_text() == "main agent (1–3)"
     assert agents.count() > 1
     session = page.url.partition("?")[0]
+    turn, agent = page.locator(".to-turn [name=turn]"), page.locator("#turn-agents")
+    agent.select_option(label="researcher 1 (1–2)")
+    for number in ("1", "2"):
+        turn.fill(number)
+        with page.expect_navigation():
+            page.keyboard.press("Enter")
+        tab.settle()
+        assert turn.input_value() == number
+        assert agent.evaluate("each => each.selectedOptions[0].text") == "researcher 1 (1–2)"
+        assert page.locator("#step .step-head").get_attribute("data-turn") == number
+    page.locator("#tree a.request").first.click()
+    playwright_expect(turn).to_have_value("1")
+    assert agent.input_value() == "main"
+    assert "Compare with the previous request" not in page.locator("#step").inner_text()
+    assert page.get_by_role("button", name="Changed text").count() == 0
     tab.forgiven.append("404")
     tab.go(f"{session[session.index('/sessions/') :]}?turn=13")
     tab.follow(page.get_by_role("link", name="Back to the session", exact=True))
@@ -256,7 +272,9 @@ def test_turns_of_sub_agents_are_counted_separately(tab: Tab) -> None:
 
 
 def test_the_messages_of_a_turn_say_what_else_was_sent(tab: Tab) -> None:
-    """The messages of a turn are the new ones; the page states how many earlier messages were sent, and shows them."""
+    """The messages of a turn are the new ones; the page states how many earlier messages were sent, and shows the last
+    of them in place. The transcript opens at the turn, on the page of the session.
+    """
     _open(tab, "long")
     page = tab.page
     page.locator(".to-turn [name=turn]").fill("30")
@@ -265,12 +283,26 @@ def test_the_messages_of_a_turn_say_what_else_was_sent(tab: Tab) -> None:
     tab.settle()
     page.get_by_role("button", name="Show messages").click()
     page.wait_for_selector("#step .earlier")
-    assert "59 earlier messages" in page.locator("#step .earlier").inner_text()
+    counts = "60, 1 of them new since the previous request and its response"
+    assert counts in page.locator("#step .counts").inner_text()
     assert "Response of the model:" in page.locator("#step").inner_text()
     assert axe_violations(tab, "#step") == ()
-    with page.expect_navigation():
-        page.get_by_role("button", name="Show the earlier messages").click()
-    assert page.get_by_role("link", name="Turn 30", exact=True).is_visible()
+    for last, shown in ((59, 10), (49, 20)):
+        page.get_by_role("button", name=f"Show the last 10 of {last} earlier messages").click()
+        numbers = page.locator("#step .earlier .earlier-number")
+        playwright_expect(numbers).to_have_count(shown)
+        assert numbers.first.inner_text() == f"Message {last - 9}"
+        assert numbers.last.inner_text() == "Message 59"
+    assert axe_violations(tab, "#step") == ()
+    session = page.url.partition("?")[0]
+    tab.follow(page.get_by_role("link", name="Transcript at turn 30", exact=True))
+    assert page.url.startswith(f"{session}?tab=transcript")
+    turn = page.get_by_role("link", name="Turn 30", exact=True)
+    turn.wait_for()
+    box = turn.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < LAPTOP["height"]
+    assert "Requests 21–40 of " in page.locator("#transcript").inner_text()
 
 
 def test_differences_of_two_runs_start_with_the_earliest(tab: Tab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -68,6 +69,24 @@ def test_a_view_is_saved_and_opened_with_the_keyboard(tab: Tab) -> None:
     assert parameters(tab)["status"] == ["failed"]
 
 
+def test_the_old_list_is_dimmed_while_a_search_runs(tab: Tab) -> None:
+    """Until the result of a search arrives, the page shows `searching …`, and the old list is dimmed."""
+    page = tab.go("/")
+    page.route("**/?q=*", lambda route: waiting.append(route))
+    waiting: list[Any] = []
+    page.locator("[name=q]").fill("nightly")
+    found = page.locator("#found[aria-busy=true]")
+    found.wait_for()
+    content = "each => getComputedStyle(each, '::after').content"
+    assert found.evaluate(content) == '"searching …"'
+    assert page.locator("#announced").inner_text() == "searching …"
+    assert float(found.locator("form.panel").evaluate("e => getComputedStyle(e).opacity")) < 0.5
+    [route] = waiting
+    route.continue_()
+    page.locator("#found[aria-busy=false]").wait_for()
+    assert " of " in page.locator("#announced").inner_text()
+
+
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, PHONE], ids=["desktop", "phone"])
 def test_menus_are_accessible_and_headers_stay(store, tabs, size: dict[str, int]) -> None:
     """Open menus have no accessibility violation and fit the window. Headers stay visible while a table is scrolled."""
@@ -81,8 +100,22 @@ def test_menus_are_accessible_and_headers_stay(store, tabs, size: dict[str, int]
         assert box["x"] + box["width"] <= size["width"]
     page.keyboard.press("Escape")
     page.set_viewport_size(size)
-    shift, scrolled = page.get_by_role("group", name="Sessions", exact=True).evaluate(TOPS)
-    assert (shift, scrolled) == (0, 300)
+    sessions = page.get_by_role("group", name="Sessions", exact=True)
+    below = page.locator("#rows-below span")
+    if size == PHONE:
+        # A list that is wider than the window scrolls in its own region, and states how many sessions follow.
+        shift, scrolled = sessions.evaluate(TOPS)
+        assert (shift, scrolled) == (0, 300)
+        sessions.evaluate("each => each.scrollTop = 0")
+        below.wait_for()
+        assert re.fullmatch(r"▾ \d+ more below", below.inner_text())
+        sessions.evaluate("each => each.scrollTop = each.scrollHeight")
+        below.wait_for(state="hidden")
+    else:
+        page.evaluate("scrollTo(0, 600)")
+        assert sessions.evaluate("each => each.scrollHeight - each.clientHeight") == 0
+        assert page.locator("thead th").last.bounding_box()["y"] == 0
+        assert not below.is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     tab.go("/sql")
     page.locator("#statement").fill("SELECT * FROM attempts LIMIT 40")

@@ -105,6 +105,20 @@ def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
     assert re.fullmatch(r"\d+ steps match\.", page.locator("#tree-summary").inner_text())
 
 
+def test_failed_only_goes_to_the_first_failed_step(tab: Tab) -> None:
+    """ "failed only" selects the first failed step, whatever was selected, and the tree starts with it."""
+    page = tab.page
+    for _ in range(3):
+        before = _step(tab)
+        page.keyboard.press("n")
+        _wait_for_step(tab, before)
+    before = _step(tab)
+    page.locator("#tree-filter [name=failed]").check()
+    first = _wait_for_step(tab, before)
+    assert page.locator("#tree a").first.get_attribute("data-step") == first
+    assert page.locator("#tree").evaluate("tree => tree.scrollTop") == 0
+
+
 def test_the_waterfall_and_the_tree_select_the_same_step(tab: Tab) -> None:
     """A click on a bar selects its step; a step that is selected in the tree is marked in the waterfall."""
     page = tab.page

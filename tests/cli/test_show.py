@@ -438,15 +438,16 @@ def test_one_turn_is_shown_with_what_the_model_received(
     sent = shell("show", "pair", "--turn", "1", "--content").out.removeprefix(facts)
     first, second = sent.split("request 2 of 2")
     assert "system prompt: 1,310 characters\n  Be brief.\n  Never guess. " in first
-    assert "  … 510 more characters\ntools: agent, weather\nmessages: 1, 1 of them new" in first
+    assert "  … 510 more characters\ntools: agent, weather\nmessages: 1\n" in first
     assert "\nuser:\n  Is it wet?\n" in first
     assert "Is it wet?" not in second
-    assert "messages: 1, none new" in second
+    assert "messages: 1, the same as in the previous attempt" in second
     assert "calls weather:" in second
     assert second.endswith("\nresult of agent:\n  It is.\n\nerror of weather:\n  no station\n")
     sent = shell("show", "pair", "--turn", "2", "--content").out
     assert "1,310 characters (as in the previous request)" in sent
-    assert "tools: agent, weather (as in the previous request)\nmessages: 3, 2 of them new" in sent
+    assert "tools: agent, weather (as in the previous request)\n" in sent
+    assert "\nmessages: 3, 1 of them new since the previous request and its response\n" in sent
     assert "Is it wet?" not in sent
     assert "\nerror of weather:\n  no station\n" in sent
     assert sent.endswith("\nmodel:\n  done\n")

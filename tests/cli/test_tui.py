@@ -589,23 +589,29 @@ def test_nothing_to_play() -> None:
 
 # Order and tree
 
+DAY = 86_400 * 10**9
+
 
 def test_attention_first(tmp_path: Path) -> None:
-    """The order is that of the dashboard: failed sessions, those with signatures, and others; each by cost."""
+    """The order is that of the dashboard: failed sessions by day, those with signatures, and others; each by cost.
+
+    A failed session of unknown cost is the first of its day, and the newest of equal costs is first.
+    """
     home = a_home(tmp_path)
     sessions = [
-        ("old", "completed", 9, 0), ("new", "completed", 0, 0), ("cheap", "completed", 1, 2),
-        ("dear", "completed", 8, 1), ("running", "running", 0, 0), ("unpriced", "crashed", None, 0),
-        ("failed", "failed", 4, 0),
+        ("old", "completed", 9, 0, 1), ("new", "completed", 0, 0, 5), ("cheap", "completed", 1, 2, 1),
+        ("dear", "completed", 8, 1, 1), ("running", "running", 0, 0, 6), ("unpriced", "crashed", None, 0, DAY),
+        ("failed", "failed", 4, 0, DAY), ("yesterday", "failed", 90, 0, DAY - 1), ("tonight", "failed", 1, 0, 2 * DAY),
+        ("later", "failed", 4, 0, DAY + 1), ("unknown", "completed", None, 0, 9),
     ]  # fmt: skip
-    names, statuses, costs, signatures = zip(*sessions, strict=True)
+    names, statuses, costs, signatures, starts = zip(*sessions, strict=True)
     with open_store(home) as store:
         order = store.rows(
             "internal/by_attention", session_ids=list(names), statuses=list(statuses), costs=list(costs),
-            signatures=list(signatures),
+            signatures=list(signatures), starts=list(starts),
         )  # fmt: skip
     assert [name for (name,) in order.rows] == [
-        "failed", "unpriced", "dear", "cheap", "old", "running", "new",
+        "tonight", "unpriced", "later", "failed", "yesterday", "dear", "cheap", "old", "running", "new", "unknown",
     ]  # fmt: skip
 
 

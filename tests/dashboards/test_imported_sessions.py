@@ -46,6 +46,8 @@ def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
     assert "agentobs show" in overview
     assert "agentobs freeze" not in overview
     assert "HTTP 200" not in client.get(f"/attempts/{attempt_id}").words
+    messages = client.press(f"/attempts/{attempt_id}/messages").words
+    assert "The log does not contain the system prompt and tools of this request." in messages
 
 
 @pytest.mark.slow
@@ -146,6 +148,9 @@ def test_only_parts_of_a_request_are_called_unchanged() -> None:
     both = system | tools
     assert new_input(first | both, None, second | both).unchanged == "system prompt and tools"
     assert new_input(first, None, second | both).unchanged == ""
+    assert new_input(first, None, second).missing == "system prompt and tools"
+    assert new_input(first, None, second | system).missing == "tools"
+    assert new_input(first, None, second | both).missing == ""
 
 
 @pytest.mark.slow

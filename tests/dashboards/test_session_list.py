@@ -524,12 +524,15 @@ def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyP
 
 
 def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPyConnection) -> None:
-    """In this order, failed sessions come first, then those with signatures, each the most expensive first."""
-    rank = (
-        "CASE WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 "
-        f"WHEN session_id = '{session_id(900)}' THEN 1 ELSE 0 END"
+    """Failed sessions come first, by day; then those with signatures. The most expensive of a day or a group is first,
+    and a failed session of unknown cost is the first of its day.
+    """
+    failed = "status IN ('failed', 'crashed', 'incomplete')"
+    order = (
+        f"CASE WHEN {failed} THEN 2 WHEN session_id = '{session_id(900)}' THEN 1 ELSE 0 END DESC, "
+        f"CASE WHEN {failed} THEN started_at::DATE END DESC, {failed} AND cost_usd IS NULL DESC, "
+        "cost_usd DESC NULLS LAST, started_ns DESC, session_id DESC"
     )
-    order = f"{rank} DESC, cost_usd DESC NULLS LAST, session_id DESC"
     assert all_listed(client, sort="-attention") == says(store, "true", order)
     assert "/?sort=-attention" in client.get("/").links("/?")
     assert "/?" in client.get("/?sort=-attention").links("/?")
@@ -549,30 +552,49 @@ def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
         assert f'href="/sessions/{first}"' in line[1]
         assert re.search(r"</a>, (failed|crashed|ended without a record)", line[1])
         assert re.search(
-            r"\(the most expensive( and the newest)? of \d+ failed sessions\)", line[1]
+            r"\(the newest of \d+ failed sessions"
+            r"|\(the most expensive of the last day with failures; \d+ sessions failed\)",
+            line[1],
         )
         newest = listed(client, sort="-started", **{**filters, "status": "failed"})[0]
         if newest != first:
             named = rf'newest failure: <a href="/sessions/{newest}">\w+ …\w{{8}}</a>, failed: ValueError'
             assert re.search(rf'{named}[^<]*, started <time datetime="', line[1])
-    assert "Order: failed sessions, then" in client.get("/?sort=-attention").words
+    assert (
+        "Order: failed sessions, the newest day (UTC) first, then"
+        in client.get("/?sort=-attention").words
+    )
     assert "failed: ValueError" in client.get("/?status=failed").words
     assert "first-to-open" not in client.get("/?sort=-attention").html
     assert "first-to-open" not in client.get("/?status=completed").html
-    assert 'title="Order: failed, crashed and incomplete sessions, then' in client.get("/").html
+    assert 'title="Order: failed sessions, the newest day (UTC) first, then' in client.get("/").html
 
 
-def test_the_newest_failure_is_named_if_another_page_lists_it(
-    client: Client, store: duckdb.DuckDBPyConnection
-) -> None:
+@pytest.mark.slow
+def test_the_newest_failure_is_named_if_another_page_lists_it(tmp_path: Path) -> None:
     """The line above the list has the name, the reason and the time of the newest failure, but never its title."""
-    got = client.get("/?sort=started")
-    newest = says(store, "status IN ('failed', 'crashed', 'incomplete')", "started_ns DESC")[0]
+    home = open_home(tmp_path / "home")
+    day = T0 - T0 % (24 * HOUR) + 48 * HOUR
+    old = [each for number in range(4, 54) for each in (start(number, at=T0), end(number, T0 + 1))]
+    failed: list[list[Record]] = [
+        [start(number, "coder", at), *tried, end(number, at + HOUR, failed=True)]
+        for number, at, tried in (
+            (1, T0 - HOUR, []),
+            (2, day, [attempt(2, turn, at=day + turn * SECOND) for turn in (1, 2)]),
+            (3, day + HOUR, [attempt(3, 1, at=day + HOUR)]),
+        )
+    ]
+    record(home, [*old, *(each for records in failed for each in records)])
+    with serving(home, findings=True) as client:
+        while "being computed" in (got := client.get("/?sort=started")).words:
+            time.sleep(0.1)
     line = re.search(r'<span id="first-to-open">(.*?)</span>', got.html)
-    assert newest not in ids_of(got)
+    assert session_id(3) not in ids_of(got)
     assert line is not None
-    named = rf'newest failure: <a href="/sessions/{newest}">\w+ …\w{{8}}</a>'
-    assert re.search(rf"{named}, (failed|crashed): [^<]+, started <time", line[1])
+    assert f'first: <a href="/sessions/{session_id(2)}"' in line[1]
+    assert "(the most expensive of the last day with failures; 3 sessions failed)" in line[1]
+    named = rf'newest failure: <a href="/sessions/{session_id(3)}">coder …\w{{8}}</a>'
+    assert re.search(rf"{named}, failed: [^<]+, started <time", line[1])
 
 
 @pytest.mark.slow

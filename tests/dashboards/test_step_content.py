@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -13,7 +14,9 @@ from agentobs.determinism.values import error_to_json
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import DIGEST
+from dashboards.content.message_view import earlier_messages
 from dashboards.content.visible_text import SHOWN
+from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import (
     Client,
     attempts,
@@ -73,6 +76,39 @@ def test_the_messages_of_a_request(home: Home, client: Client) -> None:
 
 
 @pytest.mark.slow
+def test_the_messages_of_a_request_are_counted_as_in_the_terminal(
+    home: Home, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page and `show` say with the same words how many messages are new; the other ones can be shown in place."""
+    _, second = attempts(home)
+    counts = "3, 1 of them new since the previous request and its response"
+    later = client.press(f"/attempts/{second}/messages")
+    assert f"Messages in this request: {counts}." in later.words
+    assert f'action="/attempts/{second}/earlier" data-into="earlier-2"' in later.html
+    assert "Show the 2 earlier messages" in later.words
+    shown = Shell(home.path, capsys)("show", only_session(home), "--turn", "2", "--content").out
+    assert f"\nmessages: {counts}\n" in shown
+    assert "calls weather" not in shown
+    earlier = client.press(f"/attempts/{second}/earlier", before=2).html
+    assert "canary-prompt <strong>bold</strong>" in earlier
+    assert "canary-result" not in earlier
+    assert "canary-prompt" not in client.press(f"/attempts/{second}/earlier", before=0).html
+    whole = client.press(f"/attempts/{second}/earlier", before=99, part=False)
+    assert "canary-result" in whole.html
+    assert "Earlier messages of " in whole.words
+
+
+def test_earlier_messages_are_shown_in_parts() -> None:
+    """The messages before a position are shown up to a limit, the nearest ones."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": str(n)} for n in range(25)]}
+    start, found = earlier_messages(body, 24, 10)
+    assert start == 14
+    assert [each.blocks[0].text.shown for each in found] == [str(n) for n in range(14, 24)]
+    assert earlier_messages(body, 4, 10)[0] == 0
+    assert earlier_messages({}, 4, 10) == (0, [])
+
+
+@pytest.mark.slow
 def test_a_call_is_shown_with_the_result_that_the_model_got(home: Home, client: Client) -> None:
     """The input and the result of a call are shown without those of other calls; a long result can be downloaded."""
     first, second = attempts(home)
@@ -92,7 +128,7 @@ def test_a_call_is_shown_with_the_result_that_the_model_got(home: Home, client: 
 def test_a_get_shows_no_content(home: Home, client: Client) -> None:
     """A link to the content of a step leads to the facts of its request."""
     first, _ = attempts(home)
-    for name in ("messages", "call", "error"):
+    for name in ("messages", "earlier", "call", "error"):
         got = client.get(f"/attempts/{first}/{name}", **{"x-agentobs": "part"})
         assert (got.status, got.headers["location"]) == (303, f"/attempts/{first}")
 

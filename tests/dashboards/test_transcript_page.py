@@ -187,10 +187,19 @@ def test_an_unknown_text_gives_one_sentence(home: Home, client: Client) -> None:
 
 
 def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -> None:
-    """Without the script, the form opens a complete page with a link back."""
+    """Without the script, the form opens a complete page, which names the session, and a link back."""
     session = only_session(home)
     got = client.press(f"/sessions/{session}/transcript", part=False)
     assert "<html" in got.html
+    [[name]] = query_rows(home, "SELECT name FROM sessions")
+    assert f"<h1>Transcript of {name}</h1>" in got.html
+    title = re.search(
+        r'<p class="line"><span>(.*?)</span><span class="mono">(.*?)</span>', got.html
+    )
+    assert title is not None
+    assert "canary-prompt" in title[1]
+    assert title[2] == session
+    assert "Back to the session" in got.words
     assert "canary-answer" in got.html
     assert f'href="/sessions/{session}"' in got.html
 

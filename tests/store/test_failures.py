@@ -294,6 +294,38 @@ def test_failed_sessions_are_listed_with_their_cause(home: Home, reader: Shell) 
 
 
 @pytest.mark.slow
+def test_a_search_for_an_error_finds_all_sessions_with_it(home: Home, reader: Shell) -> None:
+    """`sessions --error` and the search of the list find an error of any step, even if the session failed for another
+    cause, and as many sessions as the view `errors`.
+    """
+    with open_store(home) as store:
+        store.prepare_listing()
+        store.complete_findings()
+        counts: dict[str, int] = dict(
+            store.sql(
+                "SELECT lower(error_class), count(DISTINCT session_id) FROM errors"
+                " WHERE error_class IS NOT NULL GROUP BY 1"
+            ).rows
+        )
+        listed = {
+            text: [
+                row["session_id"]
+                for row in store.rows(
+                    "listing/page", text=text, sort="name", limit=99, offset=0
+                ).dicts()
+            ]
+            for text in counts
+        }
+    assert {text: len(ids) for text, ids in listed.items()} == counts
+    assert set(listed["keyerror"]) == {session_id(1), session_id(2), session_id(7)}
+    for text, ids in listed.items():
+        found = reader("sessions", "--error", text, "--json").out.splitlines()
+        assert sorted(json.loads(line)["session_id"] for line in found) == sorted(ids)
+    both = reader("sessions", "--error", "KeyError", "--cause", "TypeError", "--json").out
+    assert [json.loads(line)["name"] for line in both.splitlines()] == ["own_code"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "diagnose"])
 def test_commands_begin_with_the_cause(reader: Shell, command: str) -> None:
     """`show` and `diagnose` begin with the cause, the failed step and the steps before it, without content."""

@@ -47,7 +47,7 @@ from agentobs.records.display import (
     scored_part,
     text,
 )
-from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
+from agentobs.records.words import ATTENTION_ORDER, ESTIMATED_TIMES, INCLUDING_WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -64,13 +64,19 @@ if TYPE_CHECKING:
 @click.option(
     "--cause",
     metavar="TEXT",
-    help="Only sessions whose cause of failure contains this text, such as ValueError or a tool, ignoring case.",
+    help="Only failed sessions whose column `cause` contains this text, such as ValueError or a tool, ignoring case. "
+    "--error also finds sessions that completed.",
+)
+@click.option(
+    "--error",
+    metavar="TYPE",
+    help="Only sessions in which any tool call or request failed with an error whose type contains this text, such as "
+    "TimeoutError, ignoring case.",
 )
 @click.option(
     "--attention",
     is_flag=True,
-    help="List failed sessions first, then those with failure signatures, then all others; in each group, the most "
-    "expensive first. Also shows the signatures, whose computation takes longer.",
+    help=f"List {ATTENTION_ORDER}. Also shows the signatures, whose computation takes longer.",
 )
 @click.option(
     "--telemetry",
@@ -102,6 +108,7 @@ def sessions(
     context: click.Context,
     failed: bool,
     cause: str | None,
+    error: str | None,
     attention: bool,
     telemetry: bool,
     limit: int,
@@ -128,6 +135,9 @@ def sessions(
             selections.append(_search(texts, search, all_text))
         if cause is not None:
             selections.append(_with_cause(store, cause))
+        if error is not None:
+            found = rows_of(store, "internal/sessions_with_error", text=error.lower())
+            selections.append([row[0] for row in found[1]])
         chosen = list(set.intersection(*map(set, selections))) if selections else None
         selection = {"failed": failed or None, "telemetry": telemetry or None}
         signatures = None

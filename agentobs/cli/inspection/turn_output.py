@@ -14,7 +14,7 @@ from agentobs.cli.terminal.tables import print_facts
 from agentobs.errors import UsageError
 from agentobs.records.display import COST_MARKS, certain_money, listed, printable, seconds, text
 from agentobs.records.request_failures import outcome_words
-from agentobs.records.words import ESTIMATED_TIMES
+from agentobs.records.words import ESTIMATED_TIMES, message_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -271,13 +271,9 @@ def turn_content(recording: Recording, attempt_ids: Sequence[str]) -> Iterator[s
 
 def _request_content(exchange: ModelExchange, previous: ModelExchange | None) -> Iterator[str]:
     """Yield the content of one request and its response."""
-    from agentobs.cli.terminal.transcript import (
-        entries,
-        history_of,
-        parsed_body,
-        repeated_messages,
-    )
-    from agentobs.provider.registry import dialect_of
+    from agentobs.cli.terminal.transcript import history_of, new_entries, parsed_body
+    from agentobs.provider.new_messages import new_messages
+    from agentobs.provider.registry import dialect_of, message_of
 
     dialect = dialect_of(exchange.question.path)
     body = parsed_body(exchange.question.body)
@@ -286,9 +282,17 @@ def _request_content(exchange: ModelExchange, previous: ModelExchange | None) ->
         yield from _prompt(dialect, body, before if isinstance(before, dict) else None)
     history = history_of(exchange)
     old = history_of(previous) if previous else ()
-    repeated = repeated_messages(exchange, old, history)
-    yield _messages(len(history), repeated, len(old) - repeated)
-    for entry in entries(exchange, 1, history, repeated):
+    response = message_of(previous.question.path, previous.answer).raw if previous else None
+    first, removed = new_messages(
+        [each.raw for each in old], response, [each.raw for each in history], dialect
+    )
+    if previous is None:
+        yield f"messages: {len(history):,}"
+    elif previous.question.body == exchange.question.body:
+        yield f"messages: {len(history):,}, the same as in the previous attempt"
+    else:
+        yield _messages(len(history), first, removed)
+    for entry in new_entries(exchange, history, first):
         yield from _entry_lines(entry)
 
 
@@ -309,11 +313,10 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
     yield from (f"  {line}" for line in entry.text.splitlines())
 
 
-def _messages(count: int, repeated: int, removed: int) -> str:
+def _messages(count: int, first: int, removed: int) -> str:
     """Return the number of messages of a request, and what differs from the previous request."""
-    new = count - repeated
     changed = f"; {removed:,} of the previous request changed or removed" if removed else ""
-    return f"messages: {count:,}, {f'{new:,} of them' if new else 'none'} new{changed}"
+    return f"messages: {message_counts(count, count - first)}{changed}"
 
 
 def _prompt(dialect: Dialect, body: Row, before: Row | None) -> Iterator[str]:

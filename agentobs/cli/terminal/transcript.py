@@ -75,6 +75,24 @@ def request_entries(
     return _entries(exchange, number, _request(history[repeated:], names))
 
 
+def new_entries(exchange: ModelExchange, history: Sequence[Turn], first: int) -> list[Entry]:
+    """Return the entries of the new messages of one request, including those of the model, and of its response.
+
+    Args:
+        exchange: the request.
+        history: its messages, from `history_of`.
+        first: the position of the first new message, from `new_messages`.
+    """
+    names = {str(b.id): b.name for turn in history for b in turn.blocks if b.kind in _CALLS}
+    entries: list[Entry] = []
+    for turn in history[first:]:
+        is_model = turn.role == "assistant"
+        entries += _entries(
+            exchange, 1, _said(turn.blocks) if is_model else _request([turn], names)
+        )
+    return [*entries, *_entries(exchange, 1, _response(exchange))]
+
+
 def _entries(
     exchange: ModelExchange, number: int, parts: Iterator[tuple[Kind, str, str]]
 ) -> list[Entry]:
@@ -131,15 +149,20 @@ def _response(exchange: ModelExchange) -> Iterator[tuple[Kind, str, str]]:
         status = "no response" if answer.status is None else f"status {answer.status}"
         yield "error", status, answer.body.decode("utf-8", "replace")
         return
-    for block in message_of(exchange.question.path, answer).blocks:
+    yield from _said(message_of(exchange.question.path, answer).blocks)
+    if answer.ending != "complete":
+        yield "error", f"the response is incomplete ({answer.ending})", ""
+
+
+def _said(blocks: Sequence[Block]) -> Iterator[tuple[Kind, str, str]]:
+    """Yield the texts of a message of the model."""
+    for block in blocks:
         if block.kind == "text" and block.text:
             yield "model", "model", block.text
         elif block.kind == "reasoning" and block.text:
             yield "thinking", "thinking", block.text
         elif block.kind in _CALLS:
             yield "call", f"calls {block.name}", _value(block)
-    if answer.ending != "complete":
-        yield "error", f"the response is incomplete ({answer.ending})", ""
 
 
 def _value(block: Block) -> str:

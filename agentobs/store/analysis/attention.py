@@ -12,7 +12,7 @@ from agentobs.store.port import Store
 def by_attention(
     store: Store, sessions: Sequence[Mapping[str, Any]], signatures: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the IDs of sessions in the order in which they need attention; in each group, the most expensive first.
+    """Return the IDs of sessions in the order in which they need attention, see `ATTENTION_ORDER`.
 
     The list of sessions in the dashboard has the same order.
 
@@ -27,6 +27,7 @@ def by_attention(
         statuses=[row["status"] for row in sessions],
         signatures=[len(signatures.get(row["session_id"], ())) for row in sessions],
         costs=[row["cost_usd"] for row in sessions],
+        starts=[row["started_ns"] for row in sessions],
     )
     return [str(session_id) for (session_id,) in ordered.rows]
 

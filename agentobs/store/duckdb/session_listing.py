@@ -6,8 +6,9 @@ has one row per session, `found_signatures` has one row per session and signatur
 per session that failed. Signatures and errors are computed later, and those of unchanged sessions are copied from the
 previous state. `checked` has the fingerprints of the sessions for which they have been computed.
 
-A search reads one column, `words`: the facts of a session, its last error and its title. The last two are known later
-than the row, so they are added to it. A join for each search would cost more than the search itself.
+A search reads one column, `words`: the facts of a session, the types of all its errors, its last error and its title.
+The last two are known later than the row, so they are added to it. A join for each search would cost more than the
+search itself.
 """
 
 from __future__ import annotations
@@ -105,6 +106,16 @@ _TABLES = """
             SELECT session_id, name FROM tool_uses UNION SELECT session_id, name FROM provider_tool_uses
         )
         GROUP BY session_id
+    ), met_errors AS (
+        SELECT session_id, lower(string_agg(error, chr(10))) AS errors
+        FROM (
+            -- The errors of the view `errors`, without the joins that find the steps.
+            SELECT session_id, error_type AS error FROM attempts WHERE outcome NOT IN ('ok', 'cancelled')
+            UNION SELECT session_id, error_class FROM tool_results WHERE is_error
+            UNION SELECT session_id, error_code FROM provider_tool_results WHERE is_error
+            UNION SELECT session_id, error_class FROM session_ends WHERE outcome = 'failed'
+        )
+        GROUP BY session_id
     ), listed AS (
         SELECT
             sessions.* EXCLUDE (
@@ -126,7 +137,7 @@ _TABLES = """
             chr(10), listed.session_id, name, reason, signature, array_to_string(map_keys(tags), chr(10)),
             array_to_string(map_values(tags), chr(10)),
             array_to_string([entry['key'] || '=' || entry['value'] FOR entry IN map_entries(tags)], chr(10)),
-            array_to_string(models, chr(10)), used_tools.tools
+            array_to_string(models, chr(10)), used_tools.tools, met_errors.errors
         )), 'ß', 'ss'), 'ς', 'σ') AS fact_words,
         fact_words AS words,
         NULL::VARCHAR AS title,
@@ -134,7 +145,8 @@ _TABLES = """
         0::BIGINT AS signature_count,
         hash(listed) AS fingerprint
     FROM listed
-    LEFT JOIN used_tools ON listed.session_id = used_tools.session_id;
+    LEFT JOIN used_tools ON listed.session_id = used_tools.session_id
+    LEFT JOIN met_errors ON listed.session_id = met_errors.session_id;
     CREATE TABLE app.found_signatures (session_id VARCHAR, signature VARCHAR, times BIGINT, strength DOUBLE);
     CREATE TABLE app.last_errors (
         session_id VARCHAR, error_kind VARCHAR, error_name VARCHAR, error VARCHAR, error_file VARCHAR,

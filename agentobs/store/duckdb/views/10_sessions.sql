@@ -1,9 +1,15 @@
 -- Sessions and their steps, joined from the recorded facts.
 
--- How much a session needs attention: 2 if it failed, 1 if failure signatures were found, else 0.
-CREATE OR REPLACE MACRO attention(status, signatures) AS CASE
-    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 WHEN signatures > 0 THEN 1 ELSE 0
+-- How much a session needs attention: 1 if failure signatures were found, 0 if not. If it failed, a larger number that
+-- grows with the day of its start. The money that sessions of equal numbers lost decides next; if it is unknown, a failed
+-- session comes first, and any other session last.
+CREATE OR REPLACE MACRO attention(status, signatures, started_ns) AS CASE
+    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 + started_ns // 86400000000000
+    WHEN signatures > 0 THEN 1
+    ELSE 0
 END;
+CREATE OR REPLACE MACRO attention_money(status, cost_usd) AS
+    CASE WHEN status IN ('failed', 'crashed', 'incomplete') THEN coalesce(cost_usd, 1e20::DECIMAL(38, 12)) ELSE cost_usd END;
 
 CREATE OR REPLACE VIEW turns AS
 WITH complete AS (

@@ -9,8 +9,8 @@
 -- $session_id: only this session. is_checked: whether the failure signatures and the last error were computed; they are
 -- empty before.
 --
--- $sort: the column, as in the URL of the page; `attention` means failed sessions, then those with failure signatures, by
--- cost. $descending: whether the largest values come first. $limit, $offset: the page.
+-- $sort: the column, as in the URL of the page; `attention` means failed sessions by day, then those with failure
+-- signatures, by cost. $descending: whether the largest values come first. $limit, $offset: the page.
 --
 -- The sessions of the page are chosen by the few columns that this needs; the others are read for them only.
 WITH chosen AS (
@@ -30,9 +30,10 @@ WITH chosen AS (
             WHEN 'output' THEN output_tokens
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
             WHEN 'signatures' THEN signature_count
-            WHEN 'attention' THEN attention(status, signature_count)
+            WHEN 'attention' THEN attention(status, signature_count, started_ns)
         END AS number_key,
-        CASE WHEN $sort::VARCHAR IN ('cost', 'attention') THEN cost_usd END AS money_key
+        CASE $sort::VARCHAR WHEN 'cost' THEN cost_usd WHEN 'attention' THEN attention_money(status, cost_usd) END AS money_key,
+        CASE WHEN $sort::VARCHAR = 'attention' THEN started_ns END AS time_key
     FROM app.listing
     WHERE
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
@@ -66,9 +67,11 @@ WITH chosen AS (
             CASE WHEN $descending::BOOLEAN THEN text_key END DESC NULLS LAST,
             CASE WHEN $descending::BOOLEAN THEN number_key END DESC NULLS LAST,
             CASE WHEN $descending::BOOLEAN THEN money_key END DESC NULLS LAST,
+            CASE WHEN $descending::BOOLEAN THEN time_key END DESC,
             CASE WHEN NOT $descending::BOOLEAN THEN text_key END ASC NULLS LAST,
             CASE WHEN NOT $descending::BOOLEAN THEN number_key END ASC NULLS LAST,
             CASE WHEN NOT $descending::BOOLEAN THEN money_key END ASC NULLS LAST,
+            CASE WHEN NOT $descending::BOOLEAN THEN time_key END ASC,
             CASE WHEN $descending::BOOLEAN THEN session_id END DESC,
             session_id ASC
         LIMIT $limit::BIGINT OFFSET $offset::BIGINT
