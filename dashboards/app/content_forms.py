@@ -43,7 +43,13 @@ def on_click(
 
 
 def content_response(
-    request: Request, template: str, *, title: str, back: str, **values: Any
+    request: Request,
+    template: str,
+    *,
+    title: str,
+    back: str,
+    session: Row | None = None,
+    **values: Any,
 ) -> Response:
     """Return content as a part of a page, or as a full page if the script did not request it.
 
@@ -52,16 +58,18 @@ def content_response(
         template: the template of the part.
         title: the title of the full page.
         back: the path of the page that contains the button.
+        session: the ID, the name and the title of the session that the full page names; None if it names none.
         values: the values of the template.
     """
     if request.headers.get(PART) == "part":
-        return HTMLResponse(page(template, **values))
+        return HTMLResponse(page(template, session=session, **values))
     return page_response(
         request,
         "content_page.html",
         nav_item="sessions",
         title=title,
         back=back,
+        session=session,
         part=template,
         **values,
     )

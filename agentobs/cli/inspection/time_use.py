@@ -20,6 +20,7 @@ from agentobs.cli.terminal.query_output import (
     session_of,
     with_lane_names,
 )
+from agentobs.cli.terminal.tables import print_line
 from agentobs.errors import UsageError
 from agentobs.records.display import printable, seconds, share
 from agentobs.records.words import INCLUDING_WAITS, PARTS_OF_TIME, UNSEEN_WAITS
@@ -297,9 +298,9 @@ def _longest_own(splits: list[Split]) -> str:
 def _print_shares(splits: list[Split], about: Mapping[str, Any]) -> None:
     """Print the total of all interactions, and a note if tool time was estimated from wire timing."""
     if line := shares_line(splits, about):
-        click.echo(line)
+        print_line(line)
     if line := _longest_own(splits):
-        click.echo(line)
+        print_line(line)
     if any(split.timing_source == "wire" for split in splits):
         click.echo(
             "estimated from wire timing: time from a response with tool calls until the next "
