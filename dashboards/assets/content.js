@@ -51,7 +51,8 @@
         const shown = document.createElement("span");
         shown.className = "argument";
         shown.textContent = text;
-        name.after(" ", shown);
+        // At the end, because the start of a long row is what remains visible: the failures, not the text.
+        name.parentElement.append(" ", shown);
       }
     }
   }

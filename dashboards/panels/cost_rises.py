@@ -89,10 +89,11 @@ def slow_rises(rows: Sequence[Row]) -> str:
         return ""
     longest = max(rows, key=lambda row: row["value"])
     last = place_of(longest)
-    where = f", the longest time up to {last}" if len(rows) > 1 else f", up to {last}"
+    where = f"; the longest of these rises ended at {last}" if len(rows) > 1 else f", up to {last}"
+    # The view compares the average of the rise with the turn before it; the last turn may differ for other reasons.
     return (
         f"{times(len(rows)).capitalize()}, five or more turns in a row each cost more than the previous one{where}: "
-        f"{longest['detail']}. Most of the rise was {longest['about']}."
+        f"{longest['detail']}. On average over these turns, {longest['about']} rose most."
     )
 
 

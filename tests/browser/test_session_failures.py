@@ -18,6 +18,10 @@ from tests.browser.tabs import Served, Tab, serving
 
 pytestmark = pytest.mark.xdist_group("browser-session-failures")
 LAPTOP = {"width": 1280, "height": 720}
+BEYOND_THE_ROW = """(all) => all.filter((each) =>
+  each.getBoundingClientRect().right > each.closest(".what").getBoundingClientRect().right
+).map((each) => each.textContent)"""
+"""Returns the texts of the elements that the end of their row cuts off."""
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +152,7 @@ def test_a_retried_request_is_no_alarm(tab: Tab) -> None:
 
 def test_rows_of_calls_show_their_argument_after_consent(tab: Tab) -> None:
     """Before the first click, no argument is shown or searched. Then each call has its argument, as text, and the
-    filter finds it; a reload keeps both. After "Hide content", both are gone.
+    filter finds it; a reload keeps both. A long argument hides no failure. After "Hide content", both are gone.
     """
     _open(tab, "checks")
     page = tab.page
@@ -161,6 +165,11 @@ def test_rows_of_calls_show_their_argument_after_consent(tab: Tab) -> None:
     page.locator("#failure").get_by_role("button", name="Show the error text").click()
     tab.wait_for_text("<b>pytest</b> -q", "#tree")
     assert page.locator("#tree b:text-is('pytest')").count() == 0
+    page.evaluate(
+        "document.querySelectorAll('#tree .argument').forEach((each) => { each.textContent += ' word'.repeat(40); })"
+    )
+    assert page.locator("#tree .fails").count() > 0
+    assert page.locator("#tree .fails, #tree .failed .why").evaluate_all(BEYOND_THE_ROW) == []
     field.fill("pytest -q")
     tab.wait_for_text("4 steps match", "#tree-summary")
     tab.wait_for_text("<b>pytest</b> -q", "#tree")

@@ -152,7 +152,10 @@ def test_the_cost_tab_explains_what_the_signature_finds(tmp_path: Path) -> None:
         cost = client.get(f"{page}?tab=cost").words
         overview = client.get(f"{page}?tab=overview")
     assert "Why the cost rises" in cost
-    assert f"up to turn 8: {found['detail']}. Most of the rise was uncached input." in cost
+    assert (
+        f"up to turn 8: {found['detail']}. On average over these turns, uncached input rose most."
+        in cost
+    )
     assert f"Found once, in turn 8: uncached input, {found['detail']}." in overview.words
     assert f"{page}?tab=cost#rises" in overview.links(page)
 
@@ -171,8 +174,9 @@ def test_a_finding_is_one_sentence_with_its_place_and_amount() -> None:
     assert finding_words([whole], 1).startswith("Found once, most clearly in turn 40 of x: from ")
     assert finding_words([{**row, "turn": None}], 1).startswith("Found once, in the session: ")
     assert slow_rises([shorter, row]) == (
-        "Twice, five or more turns in a row each cost more than the previous one, the longest time up to turn 40: "
-        "from $0.0044 to $0.0072 a turn, 38 times in a row. Most of the rise was cache reads."
+        "Twice, five or more turns in a row each cost more than the previous one; "
+        "the longest of these rises ended at turn 40: "
+        "from $0.0044 to $0.0072 a turn, 38 times in a row. On average over these turns, cache reads rose most."
     )
     assert slow_rises([]) == ""
 
