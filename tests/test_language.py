@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 
@@ -198,7 +196,6 @@ def test_prose_contains_no_forbidden_expressions() -> None:
     assert list(wrong_phrases(prose())) == []
 
 
-@pytest.mark.slow
 def test_prose_of_tests_contains_no_forbidden_expressions() -> None:
     """Docstrings and comments of tests and benchmarks contain no forbidden expressions."""
     assert list(wrong_phrases(prose_of_tests())) == []

@@ -9,7 +9,7 @@ from agentobs.records.labels import REVIEWED_CHARACTERS, Label
 
 @pytest.mark.parametrize("text", ["", "x" * (REVIEWED_CHARACTERS + 1), "two\nlines"])
 def test_an_invalid_reviewed_text_is_refused(text: str) -> None:
-    """An empty text, one that is too long, and one with control characters are no labels."""
+    """An empty text, one that is too long, and one with control characters cannot be reviewed labels."""
     with pytest.raises(ValueError, match=f"this text has {len(text)}"):
         Label.reviewed(text, reason="it is a constant")
 
