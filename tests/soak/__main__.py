@@ -40,6 +40,7 @@ from tests.soak.finished_steps import (
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 _VERDICTS = BUILD / "verdicts.json"
+_CACHE = BUILD / "pytest"
 FUZZING_INPUTS = 10_000_000
 FUZZING_STEPS = 10
 """The steps of the fuzzing, each with its own seed, so that little is lost if a run is interrupted."""
@@ -48,6 +49,8 @@ SEEDS = 5_000
 FIRST_SEED = 1_000
 """Its first seed: the tests of pytest simulate lower ones."""
 PROCESSES = 2
+FAILED = 1
+"""The exit status of pytest if tests failed."""
 INTERRUPTED = 2
 """The exit status of pytest if it was interrupted."""
 COUNTED = (
@@ -109,10 +112,11 @@ def steps(scale: float) -> Iterator[Step]:
         yield Step(name, (*pytest, "-m", "soak", *paths), is_optional=name == WITHOUT_FIGURES)
     others = [f"--ignore={path}" for paths in (*LONG.values(), COUNTED) for path in paths]
     yield Step("other tests", (*pytest, "-m", "soak", *others))
-    yield Step(
-        SLOW_STEP, (*plain, "-m", "(slow or crash) and not soak"), is_scaled=False, is_optional=True
-    )
-    browser = (*plain, "-m", "browser", "tests/browser")
+    # The cache of such a step has only the failures of its own run.
+    kept = (*plain, "-o", f"cache_dir={_CACHE}", "--cache-clear")
+    slow = (*kept, "-m", "(slow or crash) and not soak")
+    yield Step(SLOW_STEP, slow, is_scaled=False, is_optional=True)
+    browser = (*kept, "-m", "browser", "tests/browser")
     yield Step(BROWSER_STEP, browser, is_scaled=False, is_optional=True)
     yield Step("counted tests", (*pytest, "-m", "soak or not soak", *COUNTED))
     seeds = ("--seeds", str(max(round(SEEDS * scale), 1)), "--first", str(FIRST_SEED))
@@ -246,7 +250,17 @@ def measured_step(step: Step, commit: str, scale: float, build: Path) -> Finishe
         _whole_seconds(step, seconds, scale, durations),
         " ".join(step.command) if status else "",
         () if step.is_optional else (*measurements(lines), *_verdicts(_VERDICTS)),
+        failed_files(_CACHE) if status == FAILED and str(_CACHE) in " ".join(step.command) else (),
     )
+
+
+def failed_files(cache: Path) -> tuple[str, ...]:
+    """Return the files whose tests failed in the last run of pytest with this cache, relative to the checkout."""
+    try:
+        failed = json.loads((cache / "v/cache/lastfailed").read_text("utf-8"))
+    except (OSError, ValueError):
+        return ()
+    return tuple(sorted({test.partition("::")[0] for test in failed}))
 
 
 def _whole_seconds(step: Step, seconds: float, scale: float, durations: Path) -> float:

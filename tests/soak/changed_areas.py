@@ -1,10 +1,10 @@
 """`python -m tests.soak.changed_areas` prints the folders whose slow tests CI must run, one path per line.
 
 `make soak` runs all slow tests and all tests in the browser, and docs/scorecard.json contains the commit at which they
-last passed. CI repeats only those whose code has changed since then: tests/store has the tests of agentobs/store, and
-tests/dashboards and tests/browser those of dashboards. Another folder without code of the same name, and the files
-directly in tests, depend on all code. Shared files affect every folder: pyproject.toml, the committed fixtures, and
-files in tests that are not tests.
+last ran. CI repeats only those that failed or whose code has changed since then: tests/store has the tests of
+agentobs/store, and tests/dashboards and tests/browser those of dashboards. Another folder without code of the same
+name, and the files directly in tests, depend on all code. Shared files affect every folder: pyproject.toml, the
+committed fixtures, and files in tests that are not tests, except for those of `make soak` itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 SLOW_STEP = "slow tests"
 BROWSER_STEP = "browser tests"
 BROWSER = "tests/browser"
+SOAK = PurePosixPath("tests/soak")
+"""The files of `make soak`: other tests use them only to record figures."""
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 SHARED = ("pyproject.toml", "constraints.txt", "Makefile")
 DOCUMENTS = {"README.md": "tests/cli", "docs/diagnose.md": "tests/wire"}
@@ -49,7 +51,7 @@ def affects(changed: str, area: str, root: Path = ROOT) -> bool:
     if changed in SHARED or path.parts[0] == "fixtures":
         return True
     if path.parts[0] == "tests":
-        return not path.name.startswith("test_")
+        return not path.name.startswith("test_") and SOAK not in path.parents
     if path.parts[0] not in PACKAGES:
         return False
     if name == "browser":
@@ -61,27 +63,28 @@ def affects(changed: str, area: str, root: Path = ROOT) -> bool:
     return name in (path.parts[0], path.parts[1] if path.parts[0] == "agentobs" else "")
 
 
-def changed_files(commit: str | None, root: Path = ROOT) -> list[str] | None:
+def changed_files(commit: str, root: Path = ROOT) -> list[str] | None:
     """Return the files that differ from a commit, relative to `root`; None if the commit is not known here."""
-    if commit is None:
-        return None
     command = ["git", "diff", "--name-only", "--no-renames", "-z", commit, "--"]
     done = subprocess.run(command, cwd=root, capture_output=True, check=False)
     return None if done.returncode else [each for each in done.stdout.decode().split("\0") if each]
 
 
-def passed_at(step: str, path: Path = LAST_STEPS) -> str | None:
-    """Return the commit at which a step of `make soak` last passed; None if its last run failed, or there is none."""
-    for each in last_steps(path, [step]):
-        return None if each.failed or " " in each.commit else each.commit
+def files_to_test(step: str, root: Path = ROOT, steps: Path = LAST_STEPS) -> list[str] | None:
+    """Return the files that have changed since the last run of a step of `make soak`, and those whose tests failed in
+    it; None if there was none, or if it is not known what it tested or what failed.
+    """
+    for each in last_steps(steps, [step]):
+        if " " in each.commit or (each.failed and not each.failed_files):
+            return None
+        changed = changed_files(each.commit, root)
+        return None if changed is None else [*changed, *each.failed_files]
     return None
 
 
 def required(found: Iterable[str], root: Path = ROOT, steps: Path = LAST_STEPS) -> Iterator[str]:
     """Yield those areas whose slow tests have not passed since their code was changed."""
-    changes = {
-        step: changed_files(passed_at(step, steps), root) for step in (SLOW_STEP, BROWSER_STEP)
-    }
+    changes = {step: files_to_test(step, root, steps) for step in (SLOW_STEP, BROWSER_STEP)}
     for area in found:
         files = changes[BROWSER_STEP if area == BROWSER else SLOW_STEP]
         if files is None or any(affects(each, area, root) for each in files):

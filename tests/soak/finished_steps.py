@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,18 @@ class FinishedStep:
     """The command, if it failed; empty if it succeeded."""
     measurements: tuple[dict[str, Any], ...]
     """The lines of the scorecard that it has reported."""
+    failed_files: tuple[str, ...] = ()
+    """The files whose tests failed, relative to the checkout; empty if none did, or if they are unknown."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> FinishedStep:
+        """Return the step that was written as an object of JSON.
+
+        Raises:
+            TypeError: the names are not those of the fields.
+        """
+        lists = {name: tuple(row[name]) for name in ("measurements", "failed_files") if name in row}
+        return cls(**{**row, **lists})
 
 
 class FinishedSteps:
@@ -55,8 +67,7 @@ class FinishedSteps:
     def load(self, name: str) -> FinishedStep | None:
         """Return a step; None if it has not finished at this commit and scale, or its file cannot be read."""
         try:
-            kept = json.loads(self._path(name).read_text("utf-8"))
-            found = FinishedStep(**{**kept, "measurements": tuple(kept["measurements"])})
+            found = FinishedStep.of(json.loads(self._path(name).read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError):
             return None
         is_same = (found.name, found.commit, found.scale) == (name, self._commit, self._scale)
@@ -86,10 +97,7 @@ def last_steps(path: Path, names: Iterable[str]) -> list[FinishedStep]:
         ValueError: the file is not valid.
     """
     rows = json.loads(path.read_text("utf-8")) if path.exists() else []
-    by_name = {
-        row["name"]: FinishedStep(**{**row, "measurements": tuple(row["measurements"])})
-        for row in rows
-    }
+    by_name = {row["name"]: FinishedStep.of(row) for row in rows}
     return [by_name[name] for name in names if name in by_name]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.soak.__main__ import FAILED, failed_files
 from tests.soak.changed_areas import (
     BROWSER,
     BROWSER_STEP,
@@ -36,6 +38,7 @@ def checkout(tmp_path: Path) -> Path:
         "constraints.txt": "",
         "tests/conftest.py": "",
         "tests/cli/test_show.py": MARKED.format("slow"),
+        "tests/soak/figures.py": "",
         "tests/store/test_kill.py": MARKED.format("crash"),
         "tests/wire/test_wire.py": MARKED.format("slow"),
         "tests/records/test_quick.py": "def test_it(): pass\n",
@@ -58,9 +61,9 @@ def git(root: Path, *arguments: str) -> str:
     ).stdout
 
 
-def passed(root: Path, commit: str, failed: str = "") -> None:
+def passed(root: Path, commit: str, failed: str = "", files: tuple[str, ...] = ()) -> None:
     steps = [
-        FinishedStep(name, commit, 1, "2026-11-26", "2 cores", 1.0, 1.0, failed, ())
+        FinishedStep(name, commit, 1, "2026-11-26", "2 cores", 1.0, 1.0, failed, (), files)
         for name in (SLOW_STEP, BROWSER_STEP)
     ]
     write_last_steps(root / "steps.json", steps)
@@ -77,6 +80,7 @@ def ask(root: Path) -> list[str]:
         ("README.md", ["tests/cli"]),
         ("fixtures/loop/fixture.json", ALL),
         ("tests/store/recordings.py", ALL),
+        ("tests/soak/figures.py", []),
         ("agentobs/store/ingest.py", ["tests/store", "tests/test_demo.py", "tests/wire"]),
         ("agentobs/world.py", ["tests/cli", "tests/store", "tests/test_demo.py", "tests/wire"]),
         ("dashboards/style.py", [BROWSER, "tests/test_demo.py", "tests/wire"]),
@@ -98,7 +102,9 @@ def test_a_change_requires_the_slow_tests_of_its_area(
 
 
 def test_all_slow_tests_are_required_in_doubt(checkout: Path) -> None:
-    """All are required if their last run failed, measured uncommitted changes or an unknown commit, or never was."""
+    """All are required if it is unknown which tests failed, or if their last run measured uncommitted changes or an
+    unknown commit, or if there was none.
+    """
     commit = git(checkout, "rev-parse", "HEAD").strip()[:COMMIT_DIGITS]
     passed(checkout, commit, failed="pytest -m slow")
     assert ask(checkout) == ALL
@@ -108,6 +114,40 @@ def test_all_slow_tests_are_required_in_doubt(checkout: Path) -> None:
     assert ask(checkout) == ALL
     (checkout / "steps.json").unlink()
     assert ask(checkout) == ALL
+
+
+def test_failed_tests_are_required_again(checkout: Path) -> None:
+    """If the files are known whose tests failed, their areas are required, and those of later changes."""
+    commit = git(checkout, "rev-parse", "HEAD").strip()[:COMMIT_DIGITS]
+    passed(checkout, commit, "pytest -m slow", ("tests/wire/test_wire.py", "tests/test_quick.py"))
+    assert ask(checkout) == ["tests/wire"]
+    (checkout / "agentobs/cli/main.py").write_text("changed = True\n")
+    assert ask(checkout) == ["tests/cli", "tests/test_demo.py", "tests/wire"]
+
+
+def test_the_files_of_failed_tests_are_read_from_the_cache_of_pytest(tmp_path: Path) -> None:
+    """The files are those of the failures of the last run, of parametrized tests as well."""
+    test = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_it(x): assert x == 1\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "test_a.py").write_text(test)
+    (tmp_path / "folder" / "test_b.py").write_text("def test_it(): pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-o",
+        "cache_dir=cache",
+        "--cache-clear",
+    ]
+    assert failed_files(tmp_path / "cache") == ()
+    ended = subprocess.run(
+        [*command, "--rootdir=."], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert ended.returncode == FAILED
+    assert failed_files(tmp_path / "cache") == ("folder/test_a.py",)
 
 
 def test_a_deleted_file_is_a_change(checkout: Path) -> None:
