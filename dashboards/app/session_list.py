@@ -297,7 +297,7 @@ def first_to_open(
     rank = "the only failed session"
     if failed > 1:
         known = "most expensive" if first["cost_usd"] is not None else "first"
-        rank = f"the {known} of the last day with failures; {failed:,} sessions failed"
+        rank = f"the {known} of the last day with failures; {failed:,} sessions failed in all"
         rank = f"the newest of {failed:,} failed sessions" if is_newest else rank
     return {
         **first,

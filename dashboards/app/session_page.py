@@ -20,6 +20,7 @@ from agentobs.store.analysis.failed_steps import nothing_failed
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
+    LEAST_SHARE,
     Split,
     Stretch,
     interaction_times,
@@ -424,7 +425,7 @@ def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Sp
     wall, words = opened.cache.get("time in interactions", compute)
     outside = duration - wall
     # Interactions at the same time can take longer in total than the session.
-    if not wall or duration > 100 * outside:
+    if not wall or outside < LEAST_SHARE * duration:
         return ""
     return f"{seconds(wall)} in interactions{f', {words}' if words else ''}"
 

@@ -553,7 +553,7 @@ def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
         assert re.search(r"</a>, (failed|crashed|ended without a record)", line[1])
         assert re.search(
             r"\(the newest of \d+ failed sessions"
-            r"|\(the most expensive of the last day with failures; \d+ sessions failed\)",
+            r"|\(the most expensive of the last day with failures; \d+ sessions failed in all\)",
             line[1],
         )
         newest = listed(client, sort="-started", **{**filters, "status": "failed"})[0]
@@ -592,7 +592,7 @@ def test_the_newest_failure_is_named_if_another_page_lists_it(tmp_path: Path) ->
     assert session_id(3) not in ids_of(got)
     assert line is not None
     assert f'first: <a href="/sessions/{session_id(2)}"' in line[1]
-    assert "(the most expensive of the last day with failures; 3 sessions failed)" in line[1]
+    assert "(the most expensive of the last day with failures; 3 sessions failed in all)" in line[1]
     named = rf'newest failure: <a href="/sessions/{session_id(3)}">coder …\w{{8}}</a>'
     assert re.search(rf"{named}, failed: [^<]+, started <time", line[1])
 

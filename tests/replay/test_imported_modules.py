@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from types import ModuleType
 
 import pytest
@@ -68,10 +69,11 @@ def test_objects_that_are_no_modules_are_left_out(modules: dict[str, ModuleType]
 
 
 def test_a_removed_module_is_not_kept_alive(modules: dict[str, ModuleType]) -> None:
-    """A look keeps no module in memory: another object can have its place, and is new."""
+    """A look keeps no module in memory, and another module in its place is new."""
     imported = ImportedModules()
     imported.look()
-    del modules["last"]
+    removed = weakref.ref(modules.pop("last"))
+    assert removed() is None
     modules["last"] = ModuleType("last")
     assert names_since(imported) == ["last"]
 

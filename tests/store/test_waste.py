@@ -47,9 +47,10 @@ def rewrite(usd: str, turn: int, attempt_id: str = "c", lane: str = "main") -> d
     }  # fmt: skip
 
 
-def failed_turn(usd: str, attempt_id: str) -> dict[str, Any]:
+def failed_turn(usd: str | None, attempt_id: str) -> dict[str, Any]:
     place = {"attempt_id": attempt_id, "lane": "main", "turn": 2}
-    return {**place, "tool_errors": 2, "cost_usd": Decimal(usd), "cost_status": "exact"}
+    cost = None if usd is None else Decimal(usd)
+    return {**place, "tool_errors": 2, "cost_usd": cost, "cost_status": "exact"}
 
 
 def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
@@ -112,12 +113,30 @@ def test_the_total_counts_a_request_once() -> None:
     cost = [{"cost_usd": Decimal("2.00009"), "cost_status": "lower_bound"}]
     rewrites = [rewrite("0.4", 7)]
     separate = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
-    assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, 30%"
+    assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, at most 30%"
     assert waste_total(separate[:1], cost) == ""
     shared = found_in(compaction_rewrites=rewrites, session_turns=[failed_turn("0.5", "c")])
     assert waste_total(shared, cost) == (
-        "in total about $0.5000 of at least $2.0000, 25%; a request with several kinds of waste counts once in this sum"
+        "in total about $0.5000 of at least $2.0000, at most 25%; "
+        "a request with several kinds of waste counts once in this sum"
     )
+    exact = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
+    assert waste_total(separate, exact) == "in total about $0.6000 of $2.0000, 30%"
+
+
+def test_the_share_of_two_lower_bounds_is_unknown() -> None:
+    """If the amount of one kind is unknown, the share is at least that of the others. If the cost of the session is a
+    lower bound as well, the share is left out.
+    """
+    waste = found_in(
+        cache_misses=[miss("0.2")],
+        compaction_rewrites=[rewrite("0.4", 7)],
+        session_turns=[failed_turn(None, "c")],
+    )
+    exact = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
+    assert waste_total(waste, exact) == "in total at least about $0.6000 of $2.0000, at least 30%"
+    low = [{"cost_usd": Decimal(2), "cost_status": "lower_bound"}]
+    assert waste_total(waste, low) == "in total at least about $0.6000 of at least $2.0000"
 
 
 def test_the_amount_of_compactions_is_explained() -> None:

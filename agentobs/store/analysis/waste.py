@@ -91,7 +91,11 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
     for row in costs:
         if row["cost_usd"]:
             cost = certain_money(row["cost_usd"], row["cost_status"])
-            words = f"{words} of {cost}, {share(total, row['cost_usd'])}"
+            words = f"{words} of {cost}"
+            is_cost_low = row["cost_status"] == "lower_bound"
+            if not (is_low and is_cost_low):
+                bound = "at least " if is_low else "at most " if is_cost_low else ""
+                words = f"{words}, {bound}{share(total, row['cost_usd'])}"
     if total < sum((each.usd for each in known if each.usd), Decimal(0)):
         words = f"{words}; a request with several kinds of waste counts once in this sum"
     return words

@@ -302,14 +302,11 @@ def previous_session(view: View, session_id: str) -> dict[str, Any]:
         place = "next" if neighbor["is_later"] else "previous"
         found[place] = str(neighbor["session_id"])
         found[f"{place}_kind"] = "run" if neighbor["is_same_task"] else "session"
-        started = f"of {instant(neighbor['started_ns'])}"
-        titles = SessionTexts(view.store, view.texts).titles([found[place]])
-        title = (
-            ""
-            if neighbor["is_same_task"]
-            else shortened(titles.get(found[place], ""), PARTNER_LENGTH)
-        )
-        found["partner"] = f"“{title}”" if title else started
+        title = ""
+        if not neighbor["is_same_task"]:
+            titles = SessionTexts(view.store, view.texts).titles([found[place]])
+            title = shortened(titles.get(found[place], ""), PARTNER_LENGTH)
+        found["partner"] = f"“{title}”" if title else f"of {instant(neighbor['started_ns'])}"
     return found
 
 
