@@ -3,6 +3,8 @@
 "use strict";
 (() => {
   const TYPING_MS = 250;
+  // The time limit for a step or a part of the tree, after which the dashboard counts as not responding.
+  const RESPONSE_MS = 30000;
   // The height of the rows above the step that is selected first, in pixels: three rows.
   const ABOVE = 72;
   const trace = document.getElementById("trace");
@@ -26,13 +28,20 @@
   const rowsAdded = () => document.dispatchEvent(new CustomEvent("agentobs:rows"));
   async function part(path, signal, body = null) {
     const content = body && { method: "POST", body, headers: { "x-agentobs": "part" } };
-    const response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal, ...content });
+    const late = AbortSignal.timeout(RESPONSE_MS);
+    let response, text;
+    try {
+      response = await fetch(`${base}/${path}`, { credentials: "same-origin", cache: "no-store", signal: signal ? AbortSignal.any([signal, late]) : late, ...content });
+      text = await response.text();
+    } catch (error) {
+      throw signal?.aborted ? error : new Error("the dashboard does not respond");
+    }
     if (response.redirected || !response.ok) {
       throw Object.assign(new Error(`the server responded with status ${response.status}`), { status: response.status });
     }
     const place = document.createElement("template");
     // The server escaped all text in it.
-    place.innerHTML = await response.text();
+    place.innerHTML = text;
     document.dispatchEvent(new CustomEvent("agentobs:part", { detail: place.content }));
     return place.content;
   }
@@ -106,7 +115,7 @@
     const message = document.createElement("p");
     message.className = "warning";
     message.setAttribute("role", "alert");
-    message.textContent = `Could not be shown: ${error instanceof TypeError ? "the dashboard does not respond" : error.message}.`;
+    message.textContent = `Could not be shown: ${error.message}.`;
     step.querySelector("[role=alert]")?.remove();
     step.prepend(message);
   }
@@ -148,7 +157,7 @@
       if (error.name === "AbortError") return;
       // Without a response, a page load would only replace this page by an error of the browser. A dashboard that is
       // ending responds with 503.
-      if (error instanceof TypeError || error.status >= 500) showProblem(error);
+      if (!error.status || error.status >= 500) showProblem(error);
       else if (push) location.assign(`${base}?${query}`);
     }
   }
@@ -323,7 +332,12 @@
     if (room >= ABOVE && initial.getBoundingClientRect().bottom > innerHeight) {
       tree.style.maxHeight = `${room}px`;
       tree.scrollTop = top;
-      addEventListener("scroll", () => { tree.style.maxHeight = ""; }, { once: true });
+      addEventListener("scroll", function restore() {
+        // Its rows would move under the pointer: a click could miss its row.
+        if (tree.matches(":hover")) return;
+        tree.style.maxHeight = "";
+        removeEventListener("scroll", restore);
+      });
     }
   }
 })();

@@ -397,6 +397,51 @@ def test_a_step_that_the_server_cannot_show_leaves_the_page_open(tabs, tmp_path:
         assert page.url == url
 
 
+def test_a_step_without_a_response_is_reported(tabs, tmp_path: Path) -> None:
+    """If the server accepts a request for a step and never responds, the page says so after the time limit."""
+    with serving(store_builders.one(tmp_path / "home")) as served:
+        tab: Tab = tabs(served)
+        tab.forgiven += ["ERR_", "step?"]
+        tab.settle()
+        # The limit of 30 s would only make this test longer.
+        tab.page.add_init_script(
+            "const timeout = AbortSignal.timeout; AbortSignal.timeout = (ms) => timeout.call(AbortSignal, ms / 30);"
+        )
+        page = tab.follow(
+            tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").first
+        )
+        page.route("**/step?*", lambda route: None)
+        url = page.url
+        page.locator("#tree a.request").last.click()
+        page.locator("#step [role=alert]").wait_for()
+        assert "the dashboard does not respond" in page.locator("#step [role=alert]").inner_text()
+        assert page.url == url
+
+
+def test_rows_do_not_move_under_the_pointer(tabs, tmp_path: Path) -> None:
+    """A tree that reaches below the window is shorter until the page is scrolled, but does not grow while the pointer is
+    over it: its rows would move, and a click would miss its row.
+    """
+    with serving(store_builders.one(tmp_path / "home")) as served:
+        tab: Tab = tabs(served)
+        tab.settle()
+        page = tab.follow(
+            tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").first
+        )
+        is_shorter = "document.getElementById('tree').style.maxHeight !== ''"
+        assert page.evaluate(is_shorter)
+        page.locator("#tree a.request").first.hover()
+        scroll = """(y) => new Promise((seen) => {
+            addEventListener("scroll", () => requestAnimationFrame(seen), { once: true });
+            scrollTo(0, y);
+        })"""
+        page.evaluate(scroll, 40)
+        assert page.evaluate(is_shorter)
+        page.mouse.move(2, 2)
+        page.evaluate(scroll, 0)
+        assert not page.evaluate(is_shorter)
+
+
 def test_failed_updates_are_shown(tabs, tmp_path: Path) -> None:
     """An open page shows an error while the recordings cannot be read, or if the dashboard has ended."""
     home = store_builders.one(tmp_path / "home")
