@@ -288,7 +288,8 @@ def _cost_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     )
     waste = session_waste(opened.cached_rows)
     return {
-        "waste": waste,
+        "waste": [each for each in waste if each.is_counted],
+        "compacted": [each for each in waste if not each.is_counted],
         "waste_total": waste_total(waste, opened.cached_rows("cost_by_session")),
         "no_waste": NOTHING,
         "cost_notes": [note for note in notes if note],

@@ -506,8 +506,8 @@ def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client
     assert partly == 1
     words = client.get(f"/sessions/{COMPACTED}?tab=cost").words
     assert re.search(
-        r"about \$[\d.]+ on 1 compaction \(turn \d\): the request after it wrote 500 tokens to the cache "
-        r"(and sent \d+ uncached )?instead of reading them from it",
+        r"about \$[\d.]+ on 1 compaction \(turn \d\), not counted as waste: the request after it wrote 500 tokens to "
+        r"the cache( and sent \d+ uncached)?, as the cache does not contain the shortened conversation yet",
         words,
     )
     assert re.search(r"\$[\d.]+ on 1 request with 1 failed tool call", words)

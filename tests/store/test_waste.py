@@ -16,6 +16,7 @@ from agentobs.store.analysis.waste import (
     Waste,
     session_waste,
     stored_rows,
+    waste_facts,
     waste_total,
     without_usage,
 )
@@ -58,9 +59,9 @@ def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
     misses = [miss("0.2"), miss("0.1", "unknown", "b"), miss("0.4", "messages_changed", "c")]
     found = found_in(cache_misses=misses, compaction_rewrites=[rewrite("0.4", 7)])
     assert [each.words for each in found] == [
-        "about $0.4000 on 1 compaction (turn 7): the request after it wrote 1,000 tokens to the cache instead of "
-        "reading them from it",
         "about $0.3000 on 2 cache misses: expired $0.2000 (1), no known reason $0.1000 (1)",
+        "about $0.4000 on 1 compaction (turn 7), not counted as waste: the request after it wrote 1,000 tokens to the "
+        "cache, as the cache does not contain the shortened conversation yet",
     ]
     [alone] = found_in(cache_misses=misses[:1])
     assert (alone.kind, alone.words) == ("misses", "about $0.2000 on 1 cache miss (expired)")
@@ -69,13 +70,17 @@ def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
 @pytest.mark.parametrize(
     ("turns", "lane", "where"),
     [
-        ((151, 301), "main", "2 compactions (turns 151 and 301): the requests after them"),
+        (
+            (151, 301),
+            "main",
+            "2 compactions (turns 151 and 301), not counted as waste: the requests after them",
+        ),
         (
             (1, 2, 3, 1_004, 5),
             "main",
-            "5 compactions (turns 1, 2, 3 and 2 more): the requests after them",
+            "5 compactions (turns 1, 2, 3 and 2 more), not counted as waste: the requests after them",
         ),
-        ((2, 3), "main/toolu_1", "2 compactions: the requests after them"),
+        ((2, 3), "main/toolu_1", "2 compactions, not counted as waste: the requests after them"),
     ],
 )
 def test_compactions_name_their_turns(turns: Sequence[int], lane: str, where: str) -> None:
@@ -99,8 +104,8 @@ def test_unknown_amounts_come_last() -> None:
     assert [each.words for each in found] == [
         "$0.0200 on 1 request with 2 failed tool calls (turn 2)",
         "at least $0.0100 on 1 request with a failed or cut response",
-        "an unknown amount on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, although it was "
-        "still cached",
+        "an unknown amount on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, 2 of them "
+        "while it was still cached",
     ]
     assert without_usage(failed) == (
         "1 failed request reported no usage. If the provider billed it, the total is too low."
@@ -111,11 +116,11 @@ def test_unknown_amounts_come_last() -> None:
 def test_the_total_counts_a_request_once() -> None:
     """The total is a part of the cost of the session. If kinds of waste share a request, it counts once."""
     cost = [{"cost_usd": Decimal("2.00009"), "cost_status": "lower_bound"}]
-    rewrites = [rewrite("0.4", 7)]
-    separate = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
+    misses = [miss("0.4")]
+    separate = found_in(cache_misses=misses, session_turns=[failed_turn("0.2", "c")])
     assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, at most 30%"
     assert waste_total(separate[:1], cost) == ""
-    shared = found_in(compaction_rewrites=rewrites, session_turns=[failed_turn("0.5", "c")])
+    shared = found_in(cache_misses=misses, session_turns=[failed_turn("0.5", "a")])
     assert waste_total(shared, cost) == (
         "in total about $0.5000 of at least $2.0000, at most 25%; "
         "a request with several kinds of waste counts once in this sum"
@@ -124,13 +129,38 @@ def test_the_total_counts_a_request_once() -> None:
     assert waste_total(separate, exact) == "in total about $0.6000 of $2.0000, 30%"
 
 
+def test_compactions_are_not_waste() -> None:
+    """The extra cost of compactions has a separate line and label, and is not in the total."""
+    cost = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
+    rewrites = [rewrite("0.4", 7)]
+    found = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
+    assert waste_total(found, cost) == ""
+    found = found_in(
+        cache_misses=[miss("0.2")],
+        compaction_rewrites=rewrites,
+        session_turns=[failed_turn("0.1", "b")],
+    )
+    total = waste_total(found, cost)
+    assert total == "in total about $0.3000 of $2.0000, 15%"
+    labels = [label for label, _ in waste_facts(found, total)]
+    assert labels == ["wasted", "wasted", "wasted", "compacted"]
+    assert waste_facts(found, total)[2][1] == total
+
+
 def test_the_share_of_two_lower_bounds_is_unknown() -> None:
     """If the amount of one kind is unknown, the share is at least that of the others. If the cost of the session is a
     lower bound as well, the share is left out.
     """
     waste = found_in(
         cache_misses=[miss("0.2")],
-        compaction_rewrites=[rewrite("0.4", 7)],
+        failed_request_costs=[
+            {
+                "attempt_id": "f",
+                "has_usage": True,
+                "cost_usd": Decimal("0.4"),
+                "cost_status": "exact",
+            }
+        ],
         session_turns=[failed_turn(None, "c")],
     )
     exact = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
@@ -143,12 +173,16 @@ def test_the_amount_of_compactions_is_explained() -> None:
     """Uncached input and summaries are named, so that the amount follows from what is named."""
     row = {**rewrite("0.4", 7), "missed_tokens": 1_300}
     summary = {"attempt_id": "s", "calls": 1, "cost_usd": Decimal("0.1"), "cost_status": "exact"}
-    wrote = "the request after it wrote 1,000 tokens to the cache and sent 300 uncached instead of reading them from it"
+    wrote = (
+        "the request after it wrote 1,000 tokens to the cache and sent 300 uncached, "
+        "as the cache does not contain the shortened conversation yet"
+    )
+    start = "on 1 compaction (turn 7), not counted as waste:"
     [found] = found_in(compaction_rewrites=[row])
-    assert found.words == f"about $0.4000 on 1 compaction (turn 7): {wrote}"
+    assert found.words == f"about $0.4000 {start} {wrote}"
     [both] = found_in(compaction_rewrites=[row], compaction_cost=[summary])
     assert both.words == (
-        f"about $0.5000 on 1 compaction (turn 7): about $0.4000 extra, because {wrote}; 1 summary cost $0.1000"
+        f"about $0.5000 {start} about $0.4000, because {wrote}; 1 summary cost $0.1000"
     )
 
 

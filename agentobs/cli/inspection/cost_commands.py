@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -476,21 +476,20 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
         )
 
 
-def _cache_waste(waste: Sequence[Waste], total: str) -> Iterator[str]:
-    """Yield what was paid again for cached tokens, one kind per line: cache misses first.
+def _cache_waste(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
+    """Return what was paid again for cached tokens, one kind per line with its label.
 
     Args:
         waste: the kinds of waste of the session.
         total: their sum in words.
     """
-    found = {each.kind: each.words for each in waste}
-    kinds = ("misses", "compactions", "prefixes")
-    if not any(kind in found for kind in kinds):
-        yield "cache: nothing wasted, no cache misses"
-    yield from (found[kind] for kind in kinds if kind in found)
-    # With other kinds of waste, the sum would not be that of the session.
-    if total and found.keys() <= set(kinds):
-        yield total
+    from agentobs.store.analysis.waste import waste_facts
+
+    found = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
+    is_wasted = any(each.is_counted for each in found)
+    nothing = [] if is_wasted else [("wasted", "cache: nothing wasted, no cache misses")]
+    # With other kinds of waste, the sum would not be that of the cache.
+    return [*nothing, *waste_facts(found, total if len(found) == len(waste) else "")]
 
 
 def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste], total: str) -> None:
@@ -502,7 +501,7 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste], total: 
             ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            *(("" if at else "wasted", line) for at, line in enumerate(_cache_waste(waste, total))),
+            *_cache_waste(waste, total),
             ("lifetimes", _lifetimes(row)),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
             ("cost", f"{money(row['cost_usd'], row['cost_status']) or '-'}, {COST_STATUSES[row['cost_status']]}"),

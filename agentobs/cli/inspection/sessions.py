@@ -283,6 +283,7 @@ def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any
     from agentobs.store.analysis.waste import (
         session_waste,
         stored_rows,
+        waste_facts,
         waste_total,
         without_usage,
     )
@@ -290,14 +291,11 @@ def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any
     rows = stored_rows(store, session_id)
     shares = shares_line(interaction_times(store, session_id), about)
     waste = session_waste(rows)
-    lines = [
-        *(each.words for each in waste),
-        waste_total(waste, rows("cost_by_session")),
-        without_usage(rows("internal/failed_request_costs")),
-    ]
-    lines = [line for line in lines if line]
+    unknown = without_usage(rows("internal/failed_request_costs"))
     facts = [("time", shares)] if shares else []
-    print_facts([*facts, *(("" if at else "wasted", line) for at, line in enumerate(lines))])
+    facts += waste_facts(waste, waste_total(waste, rows("cost_by_session")))
+    facts += [("not counted", unknown)] if unknown else []
+    print_facts(facts)
     click.echo()
 
 

@@ -35,6 +35,7 @@ from agentobs.records.display import (
 )
 from agentobs.records.words import COST_STATUSES, ESTIMATED_TIMES, UNSEEN_WAITS
 from agentobs.store.analysis.lane_names import name_of_lane
+from agentobs.store.analysis.waste import waste_facts
 
 FOLDED_LINES = 8
 """The maximum number of lines of a text that are shown before it is opened. Our choice; thinking is folded to one
@@ -408,10 +409,8 @@ def _totals(view: SessionView) -> Iterator[str]:
         cost = certain_money(row["cost_usd"], row["cost_status"]) or "no price"
         calls = row["calls"]
         yield printable(f"{row['model']}: {cost}, {calls:,} call{'s' * (calls != 1)}")
-    for each in view.waste:
-        yield f"wasted: {printable(each.words)}"
-    if view.waste_total:
-        yield f"wasted: {view.waste_total}"
+    for label, words in waste_facts(view.waste, view.waste_total):
+        yield f"{label}: {printable(words)}"
 
 
 def _cell(name: str, value: Any, sign: str = "") -> Text:

@@ -1,8 +1,10 @@
 """Waste: what a session paid without a use, by kind, in the same sentences on pages and in the terminal.
 
-The kinds are cache misses, compactions that rewrote the cache, requests that failed, requests whose tool calls failed,
-and prefixes that several agents wrote to the cache. A cache miss after a compaction counts only as a compaction. A
-request may have several kinds of waste; it counts once in the total, with the largest amount.
+The kinds are cache misses, requests that failed, requests whose tool calls failed, and prefixes that several agents
+wrote to the cache. A request may have several kinds of waste; it counts once in the total, with the largest amount.
+
+The extra cost of compactions is listed as well, but is not waste: the cache cannot contain a shortened conversation
+before its first request. A cache miss after a compaction counts only as a compaction.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ Rows = Callable[[str], Sequence[Row]]
 
 MOST_TURNS = 3
 """The maximum number of turns that a sentence names. Our choice."""
-NOTHING = "Nothing was wasted: no cache misses, compactions, failed requests or failed tool calls were found."
+NOTHING = "Nothing was wasted: no cache misses, failed requests or failed tool calls were found."
 """What is shown if a session has no waste."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """A kind of waste in a session."""
+    """A kind of waste in a session, or the extra cost of its compactions."""
 
     kind: str
     """`misses`, `compactions`, `failed_requests`, `failed_calls` or `prefixes`."""
@@ -45,6 +47,11 @@ class Waste:
         """The amount and what it was paid for, as one sentence without a full stop."""
         return f"{self.amount} on {self.cause}"
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the amount is waste. That of compactions is not."""
+        return self.kind != "compactions"
+
 
 def stored_rows(store: Store, session_id: str) -> Rows:
     """Return a function that reads the rows of a named query about a session."""
@@ -52,7 +59,8 @@ def stored_rows(store: Store, session_id: str) -> Rows:
 
 
 def session_waste(rows: Rows) -> list[Waste]:
-    """Return the kinds of waste of a session, the largest amount first, and unknown amounts last.
+    """Return the kinds of waste of a session, the largest amount first, and unknown amounts last; then the extra cost
+    of compactions.
 
     Args:
         rows: returns the rows of a named query about the session, as `stored_rows`.
@@ -65,18 +73,35 @@ def session_waste(rows: Rows) -> list[Waste]:
         *_failed_calls(rows("session_turns")),
         *_prefixes(rows("internal/repeated_prefixes")),
     ]
-    return sorted(found, key=lambda each: -(each.usd if each.usd is not None else -1))
+    return sorted(
+        found, key=lambda each: (not each.is_counted, -(each.usd if each.usd is not None else -1))
+    )
+
+
+def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
+    """Return the lines about waste for the terminal, each with its label: `wasted` or `compacted`.
+
+    Args:
+        waste: kinds of waste, as `session_waste` returns them.
+        total: their sum in words; may be empty.
+    """
+    return [
+        *(("wasted", each.words) for each in waste if each.is_counted),
+        *([("wasted", total)] if total else []),
+        *(("compacted", each.words) for each in waste if not each.is_counted),
+    ]
 
 
 def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
     """Return a sentence with the sum of several kinds of waste and its part of the cost of the session; empty if fewer
-    than two kinds have a known amount.
+    than two kinds have a known amount. Compactions are not in it.
 
     Args:
         waste: the kinds of waste of the session.
         costs: the row of `cost_by_session`; empty if the session has no calls.
     """
-    known = [each for each in waste if each.usd]
+    counted = [each for each in waste if each.is_counted]
+    known = [each for each in counted if each.usd]
     if len(known) < 2:
         return ""
     union: dict[str, Decimal] = {}
@@ -84,7 +109,7 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
         for attempt_id, usd in each.by_attempt.items():
             union[attempt_id] = max(usd, union.get(attempt_id, usd))
     total = sum(union.values(), Decimal(0))
-    is_low = len(known) < len(waste) or any("at least" in each.amount for each in known)
+    is_low = len(known) < len(counted) or any("at least" in each.amount for each in known)
     is_about = any("about" in each.amount for each in known)
     mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
     words = f"in total {_amount(total, mark)}"
@@ -148,7 +173,7 @@ def _compactions(rows: Sequence[Row], summaries: Sequence[Row]) -> Iterator[Wast
     parts = []
     if wrote:
         reason = _rewritten(wrote)
-        parts.append(f"{_amount(extra, 'about ')} extra, because {reason}" if billed else reason)
+        parts.append(f"{_amount(extra, 'about ')}, because {reason}" if billed else reason)
     if billed:
         summary_words = _count(sum(row["calls"] for row in billed), "summary", "summaries")
         parts.append(f"{summary_words} cost {_amount(_sum(billed, 'cost_usd'), _mark(billed))}")
@@ -160,22 +185,25 @@ def _compactions(rows: Sequence[Row], summaries: Sequence[Row]) -> Iterator[Wast
     usd = sum(known, Decimal(0)) if known else None
     mark = "about " if wrote else _mark(billed)
     cause = (
-        f"{_count(number, 'compaction')}{_turns(counted) if counted else ''}: {'; '.join(parts)}"
+        f"{_count(number, 'compaction')}{_turns(counted) if counted else ''}, not counted as waste: "
+        f"{'; '.join(parts)}"
     )
     by_attempt = {**_by_attempt(wrote, "extra_usd"), **_by_attempt(billed, "cost_usd")}
     yield Waste("compactions", usd, _amount(usd, mark), cause, by_attempt)
 
 
 def _rewritten(rows: Sequence[Row]) -> str:
-    """Return which tokens the first requests after compactions did not read from the cache, in words."""
-    follower = "the request after it" if len(rows) == 1 else "the requests after them"
+    """Return which tokens the first requests after compactions did not read from the cache, and why, in words."""
+    is_one = len(rows) == 1
+    follower = "the request after it" if is_one else "the requests after them"
+    content = "the shortened conversation" if is_one else "the shortened conversations"
     written = sum(row["written_tokens"] for row in rows)
     uncached = sum(row["missed_tokens"] for row in rows) - written
     parts = [f"wrote {_count(written, 'token')} to the cache"] if written else []
     if uncached:
         sent = f"{uncached:,}" if written else _count(uncached, "token")
         parts.append(f"sent {sent} uncached")
-    return f"{follower} {' and '.join(parts)} instead of reading them from it"
+    return f"{follower} {' and '.join(parts)}, as the cache does not contain {content} yet"
 
 
 def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
@@ -213,8 +241,8 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
     first = rows[0]
     agents = _count(first["writes"], "agent" if first["has_main"] else "sub-agent")
     cause = (
-        f"a prefix of {_count(first['tokens'], 'token')} that {agents} each wrote to the cache, although it was "
-        "still cached"
+        f"a prefix of {_count(first['tokens'], 'token')} that {agents} each wrote to the cache, "
+        f"{first['writes'] - 1:,} of them while it was still cached"
     )
     if len(rows) > 1:
         cause = f"{cause}, and on {_count(len(rows) - 1, 'other prefix', 'other prefixes')}"
