@@ -50,6 +50,15 @@ def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
     assert "The log does not contain the system prompt and tools of this request." in messages
 
 
+def test_the_terminal_names_what_the_log_does_not_contain(
+    imported: tuple[Home, Client], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a turn starts with the system prompt and the tools, `agentobs show --turn` states that they are missing."""
+    home, _ = imported
+    shown = Shell(home.path, capsys)("show", only_session(home), "--turn", "1", "--content").out
+    assert "\nsystem prompt: not in the log\ntools: not in the log\nmessages: " in shown
+
+
 @pytest.mark.slow
 def test_nothing_is_claimed_about_the_cached_prefix(imported: tuple[Home, Client]) -> None:
     """A log has only parts of the requests, so no page calls the cached prefix of an imported request unchanged."""

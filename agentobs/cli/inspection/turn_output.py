@@ -254,6 +254,7 @@ def turn_content(recording: Recording, attempt_ids: Sequence[str]) -> Iterator[s
     from agentobs.records.exchanges import ModelExchange
 
     previous: dict[str, ModelExchange] = {}
+    is_imported = recording.source != "recorded"
     number, last = 0, attempt_ids[-1]
     for each in recording.exchanges:
         if not isinstance(each, ModelExchange):
@@ -263,14 +264,22 @@ def turn_content(recording: Recording, attempt_ids: Sequence[str]) -> Iterator[s
             yield ""
             if len(attempt_ids) > 1:
                 yield f"request {number:,} of {len(attempt_ids):,}"
-            yield from _request_content(each, previous.get(each.place.lane))
+            yield from _request_content(each, previous.get(each.place.lane), is_imported)
         elif (before := previous.get(each.place.lane)) and before.attempt_id == last:
             yield from _results(each, before)
         previous[each.place.lane] = each
 
 
-def _request_content(exchange: ModelExchange, previous: ModelExchange | None) -> Iterator[str]:
-    """Yield the content of one request and its response."""
+def _request_content(
+    exchange: ModelExchange, previous: ModelExchange | None, is_imported: bool
+) -> Iterator[str]:
+    """Yield the content of one request and its response.
+
+    Args:
+        exchange: the request and its response.
+        previous: those before in the same lane; None if there are none.
+        is_imported: whether the session was imported from a log.
+    """
     from agentobs.cli.terminal.transcript import history_of, new_entries, parsed_body
     from agentobs.provider.new_messages import new_messages
     from agentobs.provider.registry import dialect_of, message_of
@@ -279,7 +288,7 @@ def _request_content(exchange: ModelExchange, previous: ModelExchange | None) ->
     body = parsed_body(exchange.question.body)
     before = parsed_body(previous.question.body) if previous else None
     if isinstance(body, dict):
-        yield from _prompt(dialect, body, before if isinstance(before, dict) else None)
+        yield from _prompt(dialect, body, before if isinstance(before, dict) else None, is_imported)
     history = history_of(exchange)
     old = history_of(previous) if previous else ()
     response = message_of(previous.question.path, previous.answer).raw if previous else None
@@ -319,8 +328,10 @@ def _messages(count: int, first: int, removed: int) -> str:
     return f"messages: {message_counts(count, count - first)}{changed}"
 
 
-def _prompt(dialect: Dialect, body: Row, before: Row | None) -> Iterator[str]:
-    """Yield the start of the system prompt, and the names of the tools, and whether they changed."""
+def _prompt(dialect: Dialect, body: Row, before: Row | None, is_imported: bool) -> Iterator[str]:
+    """Yield the start of the system prompt, and the names of the tools, and whether they changed, or that the log of an
+    imported session does not contain them.
+    """
     key = dialect.prompt_keys.get("system")
     if key is not None and body.get(key):
         system = _system_text(body[key])
@@ -329,10 +340,14 @@ def _prompt(dialect: Dialect, body: Row, before: Row | None) -> Iterator[str]:
         yield from (f"  {printable(line.expandtabs(4))}" for line in start)
         if rest := len(system) - len("\n".join(start)):
             yield f"  … {rest:,} more characters"
+    elif key is not None and is_imported:
+        yield "system prompt: not in the log"
     if tools := dialect.tool_names(body):
         key = dialect.prompt_keys.get("tools")
         change = _change(dialect, key, body, before) if key is not None else ""
         yield f"tools: {printable(', '.join(tools))}{change}"
+    elif is_imported:
+        yield "tools: not in the log"
 
 
 def _change(dialect: Dialect, key: str, body: Row, before: Row | None) -> str:
