@@ -58,15 +58,19 @@ def setup_changes(
     return [
         SetupChange(
             name,
-            *(_shown(key, each, has_values) for each in values),
-            # Digests of two homes differ even if the texts are equal.
-            note="may be equal: recorded in different homes"
-            if from_bundle and None not in values and any(is_digest(str(each)) for each in values)
-            else "",
+            _shown(key, before, has_values),
+            _shown(key, now, has_values),
+            _note((before, now), from_bundle),
         )
-        for key, name, values in _facts(one, other)
-        if values[0] != values[1]
+        for key, name, (before, now) in _facts(one, other)
+        if before != now
     ]
+
+
+def _note(values: tuple[Any, Any], from_bundle: bool) -> str:
+    """Return why two values may be equal: digests of two homes differ even if the texts are equal."""
+    has_digest = None not in values and any(is_digest(str(each)) for each in values)
+    return "may be equal: recorded in different homes" if from_bundle and has_digest else ""
 
 
 def _facts(
