@@ -123,9 +123,10 @@ def test_cut_turns_are_named_if_the_complete_turns_are_equal() -> None:
 def test_failures_with_different_causes_are_a_difference(pair: Pair) -> None:
     """If both sessions failed, the page and the command say whether the causes differ, and show them."""
     page = pair.client.get(f"/compare?a={pair.delegating}&b={pair.cut}").words
-    assert "Outcome failed failed both failed, for different causes" in page
+    words = "both failed, for different causes: ValueError in A, RemoteProtocolError in B"
+    assert f"Outcome failed failed {words}" in page
     shown = diff(pair)
-    assert "\nboth failed, for different causes\n" in shown
+    assert f"\n{words}\n" in shown
     for cause in ("ValueError in refund", CUT_CAUSE):
         assert cause in page
         assert f"\n   cause: {cause}\n" in shown

@@ -15,7 +15,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from agentobs.cli.inspection.diff_head import model_lines, show_totals
+from agentobs.cli.inspection.diff_head import change_lines, show_totals
 from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
@@ -23,6 +23,7 @@ from agentobs.cli.terminal.report_file import check_report, light_options, now, 
 from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import certain_money, in_both, seconds, text
+from agentobs.records.outcome_difference import error_of
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import failed_call_counts
 from agentobs.store.analysis.lane_names import (
@@ -108,12 +109,12 @@ def diff(
     if not found.has_identical_step:
         click.echo(f"{NO_IDENTICAL_STEP}\n")
     show_totals((one, other), found)
+    click.echo()
+    for line in change_lines((one, other), found):
+        print_line(line)
     if not found.changes:
-        click.echo(f"\nall {len(found.pairs)} steps are identical")
+        click.echo(f"all {len(found.pairs)} steps are identical")
     else:
-        click.echo()
-        for line in model_lines(found):
-            print_line(line)
         _show_steps(found, everything)
     if not found.has_texts:
         click.echo(f"\n{_compared_content(digests is not None, gaps)}")
@@ -134,7 +135,8 @@ def _compared_content(has_digests: bool, gaps: Sequence[NotCompared]) -> str:
 def comparison_of(store: Store, a: str, b: str) -> dict[str, Any]:
     """Return the comparison of two sessions, in the form that `--json` prints, without content.
 
-    Steps also differ if their content does. For this, the content is read if it exists, but not returned.
+    Steps also differ if their content does. For this, the content is read if it exists, but not returned. What the
+    sessions were made with contains digests in place of texts.
 
     Args:
         store: the store of the home in which both sessions were recorded.
@@ -150,7 +152,12 @@ def comparison_of(store: Store, a: str, b: str) -> dict[str, Any]:
         _facts_of(_SessionRows.of(store, session_id), labels=labels, digests=each)
         for session_id, each in zip((a, b), digests, strict=True)
     )
-    about_a, about_b = labels.replace_in_dicts([about_a, about_b])
+    about_a, about_b = (
+        {**restored, "setup": about["setup"]}
+        for about, restored in zip(
+            (about_a, about_b), labels.replace_in_dicts([about_a, about_b]), strict=True
+        )
+    )
     found: dict[str, Any] = json.loads(compared(parts_a, parts_b).json(about_a, about_b))
     return {**found, "not_compared": [each.json() for each in gaps]} if gaps else found
 
@@ -204,6 +211,7 @@ class _Side:
                 "fixture": str(path),
                 "outcome": fixture.header.get("outcome"),
                 "failed_calls": _failed_calls(fixture),
+                "setup": _setup_of_fixture(fixture),
             }
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
@@ -269,8 +277,10 @@ class _SessionRows:
     """The attempts whose output tokens are a lower bound."""
     failed_calls: int
     unfinished: UnfinishedTurns | None
-    cause: str | None
-    """Why the session failed, as in the list of sessions; None if it did not fail."""
+    failure: Mapping[str, Any] | None
+    """Its row of `failures`; None if it did not fail."""
+    setup: Mapping[str, Any]
+    """What it was made with, as stored."""
 
     @classmethod
     def of(cls, store: Store, session_id: str) -> _SessionRows:
@@ -292,7 +302,8 @@ class _SessionRows:
             {str(row[0]) for row in partial},
             failed,
             unfinished_turns(list(cut)),
-            str(failure["summary"]) if failure else None,
+            failure,
+            _setup_of_session(store, session_id),
         )
 
 
@@ -314,7 +325,7 @@ def _facts_of(
 
     restore = labels.replace_in_dicts if labels is not None else list
     parent, forked_turn = known.summary["continues_session_id"], known.summary["forked_turn"]
-    summary, *rows = restore([{**known.summary, "cause": known.cause}, *known.steps])
+    summary, failure, *rows = restore([known.summary, known.failure or {}, *known.steps])
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     recorded = list(dict.fromkeys(row["lane"] for row in rows))
     lanes = stable_lane_names(recorded, calls)
@@ -343,13 +354,47 @@ def _facts_of(
         "failed_calls": known.failed_calls,
         **_turns(int(summary["turns"]), known.unfinished),
     }
-    if summary["cause"]:
-        about["cause"] = str(summary["cause"])
+    about["setup"] = known.setup
+    if failure:
+        about |= {"cause": str(failure["summary"]), "error_class": error_of(failure)}
     if summary["duration_ns"] is not None:
         about["session_duration_ns"] = summary["duration_ns"]
     if forked_turn is not None:
         about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
+
+
+_COUNTS = "unlogged_"
+"""The start of the tags with which an import counts what a log does not contain."""
+
+
+def _setup_of_session(store: Store, session_id: str) -> dict[str, Any]:
+    """Return what a session was made with, as stored. A value that was not recorded is None.
+
+    Tags that identify the session or count records are left out, because they differ in each session.
+    """
+    from agentobs.importers.bundle import bundle_origin
+    from agentobs.proxy.client_sessions import CLIENT_TAG
+
+    [row] = store.rows("internal/session_setup", session_id=session_id).dicts()
+    tags = {
+        key: value
+        for key, value in (row["tags"] or {}).items()
+        if key != CLIENT_TAG and not key.startswith(_COUNTS)
+    }
+    is_foreign = bundle_origin(store.home, session_id) is not None
+    return {**row, "tags": tags, **({"from_bundle": True} if is_foreign else {})}
+
+
+def _setup_of_fixture(fixture: Fixture) -> dict[str, Any]:
+    """Return what the recording of a fixture was made with: only the facts that fixtures have."""
+    versions = fixture.header.get("recorded_with") or {}
+    return {
+        "name": fixture.name,
+        "entry": fixture.header["entry"],
+        "sdk_version": versions.get("anthropic"),
+        "agentobs_version": versions.get("agentobs-kit"),
+    }
 
 
 def _turns(number: int, unfinished: UnfinishedTurns | None) -> dict[str, Any]:

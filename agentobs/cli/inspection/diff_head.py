@@ -11,8 +11,9 @@ from rich.text import Text
 
 from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference
-from agentobs.records.display import in_both, money, printable, seconds, text
+from agentobs.records.display import COST_MARKS, in_both, money, printable, seconds, text
 from agentobs.records.outcome_difference import have_different_causes, outcome_difference
+from agentobs.records.setup_difference import setup_changes
 from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ _OF_SESSION = ("turns", "session_duration_ns", "failed_calls")
 """The totals that are not sums over the compared steps."""
 _KEYS = ("compared_total", "total_of_a", "total_of_b", "b_minus_a")
 """The keys of the columns of the table, which determine their widths."""
-QUALIFIERS = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
-"""What precedes a cost, by its certainty."""
 
 
 class Side(Protocol):
@@ -95,7 +94,11 @@ def _total(
         return None
     are_low = [key == "output_tokens" and side.lower_bound_calls > 0 for side in sides]
     qualifiers = [
-        "at least " if is_low else QUALIFIERS[side.cost_status] if is_cost else ""
+        COST_MARKS["lower_bound"]
+        if is_low
+        else COST_MARKS.get(side.cost_status, "")
+        if is_cost
+        else ""
         for side, is_low in zip(sides, are_low, strict=True)
     ]
     before, now = (_measure(key, *each) for each in zip((a, b), qualifiers, strict=True))
@@ -111,7 +114,7 @@ def _measure(key: str, value: Any, qualifier: str = "") -> str:
     if value is None:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
-        is_low = qualifier == QUALIFIERS["lower_bound"]
+        is_low = qualifier == COST_MARKS["lower_bound"]
         return f"{qualifier}{money(value, 'lower_bound' if is_low else None)}"
     shown = seconds(value) if key == "session_duration_ns" else text(value)
     return f"{qualifier}{shown}"
@@ -156,8 +159,17 @@ def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
     return difference.words(_measure("cost_usd", abs(difference.usd)), shown)
 
 
-def model_lines(found: Comparison) -> Iterator[str]:
-    """Yield which models of A were replaced by which models in B, one line each, and an empty line at the end."""
+def change_lines(compared: Sequence[Side], found: Comparison) -> Iterator[str]:
+    """Yield which models of A were replaced by which models in B, and what else differs between what the sessions were
+    made with, one line each, and an empty line at the end.
+    """
+    lines = [*_model_lines(found), *_setup_lines(compared)]
+    yield from map(printable, lines)
+    if lines:
+        yield ""
+
+
+def _model_lines(found: Comparison) -> Iterator[str]:
     for each in found.model_changes:
         pair = found.pairs[each.step - 1]
         part = pair.b
@@ -165,9 +177,14 @@ def model_lines(found: Comparison) -> Iterator[str]:
         turn = f", first in {turn}" if turn else ""
         agent = f" of {part.agent or part.lane}" if part and part.lane != "main" else ""
         requests = f"{each.requests:,} request{'s' * (each.requests != 1)}"
-        yield printable(f"model: {each.a} -> {each.b} ({requests}{turn}{agent})")
-    if found.model_changes:
-        yield ""
+        yield f"model: {each.a} -> {each.b} ({requests}{turn}{agent})"
+
+
+def _setup_lines(compared: Sequence[Side]) -> Iterator[str]:
+    a, b = (side.about for side in compared)
+    for each in setup_changes(a, b):
+        note = f" ({each.note})" if each.note else ""
+        yield f"{each.name}: {each.a} -> {each.b}{note}"
 
 
 def _turn(part: Part | None) -> str:

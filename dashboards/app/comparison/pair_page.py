@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.records.display import instant
+from agentobs.records.setup_difference import setup_changes
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.runtime import process
@@ -88,6 +89,10 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         ordered = _by_end(sides, steps)
         ended = endings(sides, steps, running, failures, places)
         titles = SessionTexts(view.store, view.texts).titles(ids)
+        # Texts are read each time, because they may be deleted while the comparison is cached.
+        setups = view.texts.replace_in_dicts(
+            [{"setup": comparison[side].get("setup")} for side in "ab"]
+        )
     names = lane_names(steps)
     different = [number for number in ordered if steps[number - 1]["change"] != "same"]
     firsts = first_changes(steps, ordered, names, places)
@@ -114,6 +119,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         titles={each: titles.get(each, "") for each in ids},
         firsts=firsts,
         models=model_changes(comparison, names),
+        setup=setup_changes(*setups),
         names=names,
         first_note=NO_IDENTICAL_STEP if steps and len(different) == len(steps) else "",
         notes=[*_notes(running), *not_compared(comparison)],
