@@ -20,6 +20,9 @@ identity = object.__hash__
 A call of `id` is an audit event. Once a replay has installed its audit hook, it takes five times as long.
 """
 
+_BLOCKED = object()
+"""Stands for None, the value with which an import is blocked."""
+
 
 class ImportedModules:
     """The modules in the order in which they were imported, compared with those of the previous look."""
@@ -65,7 +68,9 @@ class ImportedModules:
 
 def _same_at_start(references: list[Callable[[], Any]], values: list[Any]) -> int:
     """Return how many values at the start are the objects to which the references refer."""
-    return _number_of_same(map(operator.is_, map(operator.call, references), values))
+    # A reference to an object that no longer exists returns None, which blocks an import if it is a value.
+    found = (_BLOCKED if each is None else each for each in values)
+    return _number_of_same(map(operator.is_, map(operator.call, references), found))
 
 
 def _number_of_same(are_same: Iterable[bool]) -> int:
@@ -75,7 +80,11 @@ def _number_of_same(are_same: Iterable[bool]) -> int:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """Return a weak reference to an object; a strong one if it cannot have weak references, like modules of cffi."""
+    """Return a weak reference to an object; a strong one if it cannot have weak references, like modules of cffi. For
+    None, it returns a marker.
+    """
+    if value is None:
+        return lambda: _BLOCKED
     try:
         return weakref.ref(value)
     except TypeError:

@@ -68,6 +68,18 @@ def test_objects_that_are_no_modules_are_left_out(modules: dict[str, ModuleType]
     assert names_since(imported) == ["again"]
 
 
+def test_a_blocked_import_is_no_module(modules: dict[str, ModuleType]) -> None:
+    """None in place of a module that no longer exists blocks its import, and is not taken for this module."""
+    imported = ImportedModules()
+    imported.look()
+    removed = weakref.ref(modules["middle"])
+    modules["middle"] = None  # type: ignore[assignment]
+    assert removed() is None
+    _, found, same = imported.look()
+    assert found[same:] == [modules["last"]]
+    assert None not in found
+
+
 def test_a_removed_module_is_not_kept_alive(modules: dict[str, ModuleType]) -> None:
     """A look keeps no module in memory, and another module in its place is new."""
     imported = ImportedModules()
