@@ -138,7 +138,7 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
     tiles = (
         "Duration 1 min",
         "Cost ",
-        "Turns 1 (and 1 without a response) 2 requests, 1 failed",
+        "Turns 1 (and 1 without a response) 2 requests, 1 attempt failed",
         "Tool calls 1 1 failed",
         "Input tokens incl. cache 10",
         "Output tokens 20",
