@@ -89,7 +89,7 @@ class FailureGroup:
 
     @property
     def alike(self) -> str:
-        """The heading of the text of the first error: whether the others have its class. Empty if there are no others."""
+        """The heading of the text of the first error: whether the others have its class; empty without others."""
         number = len(self.numbers)
         if number == 1:
             return ""

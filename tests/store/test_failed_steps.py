@@ -104,7 +104,7 @@ def test_retried_attempts_are_named() -> None:
     ],
 )
 def test_no_success_is_claimed_of_requests_in_a_log(kinds: tuple[str, ...], sentence: str) -> None:
-    """An imported log has no HTTP statuses, so its requests are not said to have succeeded."""
+    """An imported log has no HTTP statuses, so the sentence does not claim that its requests succeeded."""
     steps = [
         {"kind": kind, "outcome": "executed" if kind == "tool_call" else "ok"} for kind in kinds
     ]

@@ -1,6 +1,6 @@
 -- How many requests of sessions got no response: all their attempts failed?
 --
--- $session_ids: the sessions. Sessions without such requests have no row. The attempts of a turn are one request, also if
+-- $session_ids: the sessions. Sessions without such requests have no row. The attempts of a turn are one request, even if
 -- the program sent it again itself. As in unfinished_turns, a request that was canceled, or whose response may still come,
 -- did not fail.
 SELECT session_id, count(*) AS failed_requests
