@@ -398,7 +398,7 @@ def test_a_step_that_the_server_cannot_show_leaves_the_page_open(tabs, tmp_path:
 
 
 def test_a_step_without_a_response_is_reported(tabs, tmp_path: Path) -> None:
-    """If the server accepts a request for a step and never responds, the page says so after the time limit."""
+    """If the server accepts a request for a step and never responds, the page states this after the time limit."""
     with serving(store_builders.one(tmp_path / "home")) as served:
         tab: Tab = tabs(served)
         tab.forgiven += ["ERR_", "step?"]
@@ -419,8 +419,8 @@ def test_a_step_without_a_response_is_reported(tabs, tmp_path: Path) -> None:
 
 
 def test_rows_do_not_move_under_the_pointer(tabs, tmp_path: Path) -> None:
-    """A tree that reaches below the window is shorter until the page is scrolled, but does not grow while the pointer is
-    over it: its rows would move, and a click would miss its row.
+    """A tree that reaches below the window is shorter until the page is scrolled, but does not grow while the pointer
+    is over it: its rows would move, and a click would miss its row.
     """
     with serving(store_builders.one(tmp_path / "home")) as served:
         tab: Tab = tabs(served)
