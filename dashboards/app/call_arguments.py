@@ -163,7 +163,7 @@ def matches(request: Request, fields: Fields) -> Response:
             only_failed="failed" in fields,
             arguments=texts,
         )
-    values = {"nodes": nodes, "selected": None, "session_id": opened.session_id}
+    values = {"nodes": nodes, "selected": None, "like": "", "session_id": opened.session_id}
     searched_requests = MOST_SEARCHED if left_out else 0
     return HTMLResponse(page("tree.html", summary=(len(nodes), more, searched_requests), **values))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,26 @@ def list_search(view: View, text: str, *, all_text: bool, key: bytes | None) -> 
     if found:
         return ListSearch(values, found.unread, found.unreadable)
     return ListSearch(values, unread)
+
+
+def found_classes(view: View, session_ids: Sequence[str], text: str) -> dict[str, list[str]]:
+    """Return the error classes that the search for a text found, by session ID; only of sessions with any.
+
+    Args:
+        view: the state of the store.
+        session_ids: the sessions.
+        text: the text; empty for no search.
+    """
+    if not text:
+        return {}
+    words = text.casefold().split()
+    wanted = {text.casefold(), *(words if len(words) <= MOST_WORDS else ())}
+    rows = view.named("internal/error_classes", session_ids=list(session_ids))
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if any(each in row["error_class"].casefold() for each in wanted):
+            found.setdefault(row["session_id"], []).append(row["error_class"])
+    return found
 
 
 def _in_all_texts(texts: SessionTexts, text: str, home: Home) -> Found | None:

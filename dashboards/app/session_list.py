@@ -24,7 +24,7 @@ from agentobs.records.words import ATTENTION_ORDER
 from agentobs.store.analysis.diagnosis import SIGNATURES
 from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
 from agentobs.store.analysis.session_search import SessionTexts
-from dashboards.app.list_search import ListSearch, list_search
+from dashboards.app.list_search import ListSearch, found_classes, list_search
 from dashboards.app.queries.downloads import csv_download, json_download
 from dashboards.app.queries.saved_items import MOST_NAME, delete, save, shown_items
 from dashboards.app.site import known_key, page_response, site_of
@@ -360,6 +360,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
         pages = max(1, -(-totals["sessions"] // PAGE_SIZE))
         query = replace(query, page=min(query.page, pages))
         rows = rows_of(view, query, chosen_filter)
+        ids = [row["session_id"] for row in rows]
         return page_response(
             request,
             "sessions.html",
@@ -377,13 +378,12 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             notice=notice,
             most_name=MOST_NAME,
             rows=rows,
-            failed_calls=failed_calls(
-                view.store, [row["session_id"] for row in rows], view.texts.replace_in_dicts
-            ),
+            failed_calls=failed_calls(view.store, ids, view.texts.replace_in_dicts),
+            found_classes=found_classes(view, ids, query.q),
             first_to_open=first_to_open(view, query, chosen_filter, rows, totals),
             endings=ENDINGS,
             failed_statuses=FAILED,
-            titles=SessionTexts(view.store, view.texts).titles([row["session_id"] for row in rows]),
+            titles=SessionTexts(view.store, view.texts).titles(ids),
             unsearched=search.unread,
             unreadable=search.unreadable,
             totals=totals,

@@ -16,7 +16,11 @@ from starlette.routing import Route
 from agentobs.records.display import listed, seconds
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
-from agentobs.store.analysis.failed_steps import nothing_failed
+from agentobs.store.analysis.failed_steps import (
+    group_failed_steps,
+    nothing_failed,
+    number_failed,
+)
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
@@ -131,11 +135,11 @@ def session(request: Request) -> Response:
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
             **_failure_values(opened),
-            nothing_failed=_nothing_failed(opened),
+            nothing_failed=_nothing_failed(opened, kept),
             failure_words=reason.words if reason else "",
             failure_note=reason.note if reason else "",
             reason=reason.text if reason and opened.about["reason"] else opened.about["reason"],
-            failed_steps=_failed_counts(opened.tree),
+            failed_steps=_failed_counts(opened),
             own_turns=_own_turns(opened),
             unfinished_turns=unfinished_turns(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
@@ -159,16 +163,22 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     if number is None and (failures := completed_failures(opened)) is not None:
         number = None if failures.is_repaired else failures.first
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
+    like = query.get("like") if only_failed else None
+    alike = _failed_alike(opened, like) if like else None
     more, is_filtered = 0, bool(words.strip() or only_failed)
     if is_filtered:
-        nodes, more = matching_nodes(view, tree, words, opened.agents, only_failed=only_failed)
+        nodes, more = matching_nodes(
+            view, tree, words, opened.agents, only_failed=only_failed, among=alike
+        )
         matches = [each.node.number for each in nodes]
         if matches and number not in matches and not ("step" in query or "number" in query):
             number = matches[0]
     else:
         expanded = tree.expanded(number)
         nodes = shown_nodes(view, list(tree.visible(expanded)), expanded, opened.agents)
-    parameters = {name: query[name] for name in ("from", "to", "find", "failed") if name in query}
+    parameters = {
+        name: query[name] for name in ("from", "to", "find", "failed", "like") if name in query
+    }
     if query.get("step"):
         parameters["step"] = query["step"]
     turns = turns_by_lane(tree)
@@ -184,6 +194,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "is_filtered": is_filtered,
         "find": words,
         "only_failed": only_failed,
+        "like": like if alike else "",
         "selected": number,
         "shown": shown_step(
             view, tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
@@ -192,6 +203,15 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "failures": tree.adjacent_failures(number),
         "parameters": parameters,
     }
+
+
+def _failed_alike(opened: OpenedSession, step_id: str) -> Sequence[int] | None:
+    """Return the numbers of the steps that the line of the banner with this first step counts; None without one."""
+    listed = (completed_failures(opened), inner_failures(opened))
+    for each in (group for found in listed if found for group in found.groups):
+        if opened.tree.node(each.numbers[0]).step_id == step_id:
+            return each.numbers
+    return None
 
 
 def _step_counts(tree: TraceTree) -> tuple[str, str]:
@@ -345,11 +365,13 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     errors = [node for node in with_text if node.kind != "agent"]
     error_step = next(iter([*errors, *with_text]), None)
     alike = [each for each in listed if error_step and each.numbers[0] == error_step.number]
+    every = [opened.tree.node(number) for number in opened.tree.failed]
     return {
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
         "error_step": error_step,
-        "failures_like_error": len(alike[0].numbers) if alike else 0,
+        "failures_like_error": alike[0].alike if alike else "",
+        "all_failed": sum(node.kind != "group" for node in every),
         "inner_failures": [
             (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
         ]
@@ -358,13 +380,13 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     }
 
 
-def _nothing_failed(opened: OpenedSession) -> str:
+def _nothing_failed(opened: OpenedSession, kept: Mapping[str, Any]) -> str:
     """Return in words that nothing failed in a session; empty if something failed, or if it did not complete."""
     status, tree = str(opened.about["status"]), opened.tree
     if status != "completed" or tree.failed:
         return ""
     rows = opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id))
-    return nothing_failed(status, rows)
+    return nothing_failed(status, rows, is_imported=kept["source"] not in (None, "recorded"))
 
 
 def completed_failures(opened: OpenedSession) -> SessionFailures | None:
@@ -431,11 +453,13 @@ def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Sp
     return f"{seconds(wall)} in interactions{f', {words}' if words else ''}"
 
 
-def _failed_counts(tree: TraceTree) -> dict[str, int]:
-    """Return the numbers of failed requests and tool calls."""
-    kinds = [node.kind for node in map(tree.node, tree.failed) if node.step is not None]
-    calls = kinds.count("tool") + kinds.count("agent")
-    return {"requests": kinds.count("request"), "calls": calls}
+def _failed_counts(opened: OpenedSession) -> dict[str, int]:
+    """Return the numbers of failed request attempts and tool calls; `show` and `tui` have the same ones."""
+    groups = group_failed_steps(opened.cached_rows("session_errors"), ())
+    return {
+        "attempts": number_failed(groups, "attempt"),
+        "calls": number_failed(groups, "tool_call"),
+    }
 
 
 def tree_part(request: Request) -> Response:
@@ -446,10 +470,11 @@ def tree_part(request: Request) -> Response:
         if "under" in query:
             number = selected_number(tree, {"step": query["under"]})
             below = list(tree.below(number)) if number is not None else []
-            values = {"nodes": shown_nodes(view, below, set(), opened.agents), "selected": None}
+            nodes = shown_nodes(view, below, set(), opened.agents)
+            values = {"nodes": nodes, "selected": None, "like": ""}
         else:
             found = _trace_values(opened, query)
-            values = {name: found[name] for name in ("nodes", "selected")}
+            values = {name: found[name] for name in ("nodes", "selected", "like")}
             if found["is_filtered"]:
                 summary = (len(found["nodes"]), found["more_nodes"], 0)
         return HTMLResponse(

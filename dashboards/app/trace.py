@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -227,12 +227,31 @@ def earlier_failures(
     shown = shown_nodes(view, failed, set(), agents)
     if not shown:
         return "", ()
-    names = Counter("" if each.label.startswith(DIGEST) else each.label for each in shown)
-    listed = [f"{name or 'an unnamed tool'} failed {times(n)}" for name, n in names.most_common()]
+    names = Counter(_tool_name(each) for each in shown)
+    listed = [
+        f"{name} failed {times(n)}{_classes([each for each in shown if _tool_name(each) == name])}"
+        for name, n in names.most_common()
+    ]
     more = count(len(listed) - MOST_NAMES, "other tool")
     kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
     text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
     return text, [node.step_id for node in failed]
+
+
+def _tool_name(shown: ShownNode) -> str:
+    return "an unnamed tool" if shown.label.startswith(DIGEST) else shown.label
+
+
+def _classes(failed: Sequence[ShownNode]) -> str:
+    """Return how calls of a tool failed, in parentheses, with numbers if they differ; empty if unknown."""
+    reasons = Counter(each.detail for each in failed if not each.detail.startswith(DIGEST))
+    for unspecific in ("", "failed"):
+        del reasons[unspecific]
+    if not reasons:
+        return ""
+    if reasons.total() == len(failed) and len(reasons) == 1:
+        return f" ({next(iter(reasons))})"
+    return f" ({', '.join(f'{number:,} {why}' for why, number in reasons.most_common())})"
 
 
 def _agents_of(nodes: Sequence[Node], agents: Mapping[str, str]) -> str:
@@ -253,6 +272,7 @@ def matching_nodes(
     *,
     only_failed: bool,
     arguments: Mapping[int, str] = MappingProxyType({}),
+    among: Collection[int] | None = None,
 ) -> tuple[list[ShownNode], int]:
     """Return the nodes that match a filter, and the number of those that are not shown.
 
@@ -263,8 +283,9 @@ def matching_nodes(
         agents: the display names of the lanes.
         only_failed: whether only failed nodes match.
         arguments: the main arguments of calls, by the numbers of their nodes, if content may be searched.
+        among: the numbers of the nodes that may match; None for all.
     """
-    every = [tree.node(number) for number in tree.order]
+    every = [tree.node(number) for number in tree.order if among is None or number in among]
     shown = shown_nodes(view, every, set(), agents)
     wanted = words.casefold().split()
     found = [

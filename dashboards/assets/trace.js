@@ -209,7 +209,7 @@
   async function filter(push = true, toFirst = false) {
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
     const url = new URL(location.href);
-    for (const name of ["find", "failed"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
+    for (const name of ["find", "failed", "like"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
     if (push) history.replaceState(null, "", url);
     shownSearch = location.search;
     const id = selectedId(), isFiltered = [...query].length > 0;
@@ -241,7 +241,7 @@
   const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter(false); };
   document.addEventListener("agentobs:consent", filterContent);
   addEventListener("DOMContentLoaded", filterContent);
-  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(() => filter(true, event.target.checked === true), event.target.matches("[type=search]") ? TYPING_MS : 0); });
+  form.addEventListener("input", (event) => { form.elements.like.value = ""; clearTimeout(timer); timer = setTimeout(() => filter(true, event.target.checked === true), event.target.matches("[type=search]") ? TYPING_MS : 0); });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
   document.addEventListener("click", (event) => {
@@ -252,14 +252,15 @@
     // The sign before the text expands; the rest selects.
     const isSign = link.hasAttribute("aria-expanded") && event.detail && event.clientX - box.left < parseFloat(getComputedStyle(link).paddingLeft);
     if (isSign) { setExpanded(link, link.getAttribute("aria-expanded") !== "true"); setTabStop(link); return; }
-    if (link.dataset.filter) { showFailed(link.dataset.step); return; }
+    if (link.dataset.filter) { showAlike(link.dataset.step); return; }
     selectStep(link.dataset.step);
   });
 
-  // Show all failed steps, and of these the step with this ID.
-  async function showFailed(id) {
+  // Show the steps that failed in the same way as the step with this ID, and of these this step.
+  async function showAlike(id) {
     form.elements.find.value = "";
     form.elements.failed.checked = true;
+    form.elements.like.value = id;
     clearTimeout(timer);
     await filter();
     await selectStep(id);

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentobs.records.labels import DIGEST
 from agentobs.records.request_failures import request_failure
+from agentobs.store.analysis.failed_steps import NO_CLASS
 from dashboards.figures.phrases import count, times
 from dashboards.panels.failure_words import run_result
 from dashboards.panels.panels import RestoreNames
@@ -83,7 +84,20 @@ class FailureGroup:
             case _:
                 error = f"{number:,} × {self.error} in " if self.error else ""
                 calls = "" if self.error else f" failed {times(number)}"
-                return f"{error}{_name(self.name)}{calls}{where}{inside}{repair}"
+                unknown = f", {NO_CLASS}" if number > 1 and not self.error else ""
+                return f"{error}{_name(self.name)}{calls}{where}{inside}{unknown}{repair}"
+
+    @property
+    def alike(self) -> str:
+        """The heading of the text of the first error: whether the others have its class; empty without others."""
+        number = len(self.numbers)
+        if number == 1:
+            return ""
+        if not self.error:
+            other = "the other" if number == 2 else "the others"
+            return f"Error of the first of {number:,}; {other} may differ:"
+        both = "Both" if number == 2 else f"All {number:,}"
+        return f"{both} failed with {self.error}. Error of the first:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +142,10 @@ class SessionFailures:
 
     @property
     def repeats_headline(self) -> bool:
-        """Whether the only group says no more than the headline."""
+        """Whether the only group, of one tool call, says no more than the headline."""
         top = self.groups[0]
         is_bare = top.kind == "tool" and not (top.error or top.file or top.agent or top.is_repaired)
-        return len(self.groups) == 1 and is_bare
+        return len(self.groups) == 1 and is_bare and len(top.numbers) == 1
 
     @property
     def listed(self) -> Sequence[FailureGroup]:

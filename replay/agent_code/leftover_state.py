@@ -233,10 +233,7 @@ def _within(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Measur
 def _measure(value: Any) -> Measure | None:
     """Return the measure of a value; None if the value is code."""
     if callable(value):
-        info = getattr(value, "cache_info", None)
-        return (
-            Measure("lru_cache", info().currsize) if info is not None and _is_cache(value) else None
-        )
+        return Measure("lru_cache", value.cache_info().currsize) if _is_cache(value) else None
     if isinstance(value, _CONTAINERS):
         return Measure(type(value).__name__, len(value))
     if isinstance(value, _PLAIN):

@@ -173,7 +173,9 @@ def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
     """The banner names the tool calls that failed before the failed step, and its link selects the first of them."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
-    assert "Before it, search_stock failed once in researcher 2." in banner.inner_text()
+    assert (
+        "Before it, search_stock failed once (TimeoutError) in researcher 2." in banner.inner_text()
+    )
     banner.get_by_role("link", name="Go to that call", exact=True).click()
     tab.wait_for_text("search_stock", "#tree [aria-selected=true]")
     assert "step=" in tab.page.url

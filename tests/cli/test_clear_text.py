@@ -24,7 +24,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.records.clear_text import ID_FIELDS, RULES, is_lane_segment, may_stay
 from agentobs.records.exchanges import QuerySource
-from agentobs.records.facts import InteractionResult, SessionStart, UsageRow
+from agentobs.records.facts import InteractionResult, SessionStart, UsageRow, WorldAnswer
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from tests.agent.provider import Provider, call, message, streamed
@@ -264,6 +264,22 @@ def test_the_lanes_of_summaries_are_readable() -> None:
 def test_models_of_responses(model: str, is_readable: bool) -> None:
     """The model of a response is readable if it is a Claude model, or a release of a model that a request declares."""
     assert may_stay(UsageRow, "model", model, {*terms(), "in-house-7b"}) is is_readable
+
+
+@pytest.mark.parametrize(
+    ("key", "is_readable"),
+    [
+        ("7", True),
+        ("123456", True),
+        ("1234567", False),
+        ("toolu_1", True),
+        ("Ada", False),
+        ("٣", False),
+    ],
+)
+def test_keys_of_world_answers(key: str, is_readable: bool) -> None:
+    """The key of an answer of the world is readable if it is an ID or a number of at most six digits."""
+    assert may_stay(WorldAnswer, "key", key, terms()) is is_readable
 
 
 def test_every_field_for_labels_has_a_rule() -> None:

@@ -54,7 +54,7 @@ def test_the_timeline_shows_decisions_messages_and_aborts(
     result = shell("show", "mailer").out
     rows = [" ".join(line.split()) for line in result.splitlines()]
     assert rows[:3] == [
-        "completed, but 2 steps failed:",
+        "completed, but 2 tool calls failed:",
         "1 × call send: denied (turn 1)",
         "1 × call send: skipped (turn 2)",
     ]
@@ -156,13 +156,19 @@ def test_failed_steps_are_one_line_per_group(capsys: pytest.CaptureFixture[str])
     errors = [dict(zip(fields, row, strict=True)) for row in rows]
     print_failed_steps(group_failed_steps(errors, turns), {"main/call_1": "tests"}, "completed")
     first = capsys.readouterr().out
+    unknown = [{**errors[0], "error_class": None, "id": f"run_{turn}"} for turn in (1, 2)]
+    print_failed_steps(group_failed_steps(unknown, turns), {}, None)
+    assert capsys.readouterr().out == (
+        "2 tool calls failed in this session:\n"
+        "  2 × call run: no error class recorded at tools.py:7 (sub-agent main/call_1, turn 1)\n"
+    )
     scattered = [{**errors[0], "turn": turn, "id": f"run_{turn}"} for turn in (37, 74, 999)]
     print_failed_steps(group_failed_steps(scattered, turns), {}, None)
     assert capsys.readouterr().out.endswith(
         "(sub-agent main/call_1, 3 turns, the first 37 and the last 999)\n"
     )
     assert first == (
-        "completed, but 4 steps failed (1 retried):\n"
+        "completed, but 3 tool calls and 1 request attempt (retried) failed:\n"
         "  2 × call run: RuntimeError at tools.py:7 (sub-agent tests, turns 1 and 2)\n"
         "  1 × sub-agent tests: failed (turn 1)\n"
         "  1 × request to model: HTTP 529 overloaded_error (turn 3), retried\n"

@@ -38,6 +38,7 @@ from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.labels import Label
 from agentobs.records.words import ESTIMATED_TIMES, UNSEEN_WAITS
 from agentobs.sink import Record
+from agentobs.store.analysis.failed_steps import NO_CLASS
 from agentobs.store.analysis.waste import Waste, session_waste, stored_rows
 from agentobs.store.backend import open_store
 from agentobs.store.duckdb.connection import connect
@@ -195,6 +196,9 @@ def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None
         banner = shown(pilot, "#banner")
         assert banner.startswith(f"first {session_id(1)}")
         assert "9 tool calls (9 failed)" in " ".join(banner.split())
+        failures = f"9 failed tool calls: all weather ({NO_CLASS})"
+        assert f"\n{failures}\n" in banner
+        assert failures in screen(pilot)
 
     driven(home, drive)
 

@@ -118,7 +118,7 @@ def test_errors_are_grouped_by_tool_class_and_place() -> None:
     found = failures(pairs, errors)
     assert [each.text for each in found.groups] == [
         "3 × OSError in send at fan.py:62",
-        "look failed twice",
+        "look failed twice, no error class recorded",
         "1 × KeyError in look at fan.py:62",
     ]
     assert found.headline == "send failed in 3 of 3 calls and look in 3 of 3 calls"
@@ -135,13 +135,13 @@ def test_failures_that_were_repaired_count_less() -> None:
     ]
     assert [each.text for each in failures(pairs).groups] == [
         "send failed once",
-        "look failed twice; a retry of each succeeded",
+        "look failed twice, no error class recorded; a retry of each succeeded",
     ]
     last = call(5, "look", 5, similarity=7)
     assert [each.text for each in failures([*pairs, last]).groups] == [
         "send failed once",
         "look failed once",
-        "look failed twice; a retry of each succeeded",
+        "look failed twice, no error class recorded; a retry of each succeeded",
     ]
 
 
@@ -184,8 +184,29 @@ def test_a_group_that_only_repeats_the_headline_is_not_a_sentence_of_its_own() -
     pairs = [call(number, "refund", number, failed=number < 4) for number in range(1, 6)]
     found = failures(pairs)
     assert found.headline == "refund failed in 3 of 5 calls"
-    assert found.repeats_headline
-    assert not failures(pairs, [error(number, "OSError") for number in (1, 2, 3)]).repeats_headline
+    assert not found.repeats_headline
+    assert found.groups[0].text == "refund failed 3 times, no error class recorded"
+    assert failures(pairs[2:]).repeats_headline
+    assert not failures(pairs[2:], [error(3, "OSError")]).repeats_headline
+
+
+@pytest.mark.parametrize(
+    ("errors", "heading"),
+    [
+        ((), "Error of the first of 2; the other may differ:"),
+        (("OSError",) * 2, "Both failed with OSError. Error of the first:"),
+        (("OSError",) * 3, "All 3 failed with OSError. Error of the first:"),
+        (("OSError",), ""),
+    ],
+)
+def test_the_first_error_states_whether_the_others_have_its_class(
+    errors: Sequence[str], heading: str
+) -> None:
+    """The text of one error of several is not that of the others; whether they have the same class is stated."""
+    number = len(errors) or 2
+    pairs = [call(each, "refund", each) for each in range(1, number + 1)]
+    known = [error(each, error_class) for each, error_class in enumerate(errors, 1)]
+    assert failures(pairs, known).groups[0].alike == heading
 
 
 def test_a_headline_names_few_tools() -> None:

@@ -33,14 +33,22 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, C
 
 
 @pytest.mark.slow
-def test_an_imported_session_is_marked(imported: tuple[Home, Client]) -> None:
-    """The top of the page states what was imported. No HTTP status, freeze or fork is shown."""
+def test_an_imported_session_is_marked(
+    imported: tuple[Home, Client], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The top of the page states what was imported. No HTTP status, freeze or fork is shown, and no success of
+    requests whose statuses are unknown.
+    """
     home, client = imported
     [[attempt_id]] = query_rows(home, "SELECT max(attempt_id) FROM attempts")
     page = f"/sessions/{only_session(home)}"
     words = client.get(f"{page}?step={attempt_id}").words
     assert "Imported from a log of claude-code, not recorded: HTTP statuses" in words
     assert "Request, reconstructed" in words
+    sentence = "No failure is recorded: the HTTP statuses of 2 requests were not recorded"
+    assert f"{sentence}." in words
+    assert "Nothing failed" not in words
+    assert sentence in Shell(home.path, capsys)("show", only_session(home)).out
     assert [each for each in ("HTTP status 200", "Fork from here") if each in words] == []
     overview = client.get(f"{page}?tab=overview").words
     assert "agentobs show" in overview

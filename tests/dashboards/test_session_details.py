@@ -200,7 +200,7 @@ def test_a_completed_session_states_whether_anything_failed(
     diagnosed = shell("diagnose", SESSION).out
     shown = (f"{sentence}." in page, f"{sentence}\n" in shell("show", SESSION).out)
     assert shown == (not is_error, not is_error)
-    first = "completed, but 1 step failed:" if is_error else f"completed. {sentence}"
+    first = "completed, but 1 tool call failed:" if is_error else f"completed. {sentence}"
     assert diagnosed.splitlines()[2] == first
     assert "threshold" not in diagnosed
 

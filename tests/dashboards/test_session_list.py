@@ -645,13 +645,38 @@ def test_a_completed_session_shows_its_failed_calls(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
+def test_a_row_shows_the_error_class_that_the_search_found(tmp_path: Path) -> None:
+    """A search that finds the class of an earlier error shows this class, but not that of the last error again."""
+    home = open_home(tmp_path / "home")
+    with recording(home) as emit:
+        run = SyntheticSession(emit, "refunds", T0)
+        with run.interaction("Refund my order."):
+            run.turn(text("Sorry."), fails=("overloaded_error",))
+        run.end()
+    record(home, [start(1, "broken"), attempt(1, 1), end(1, failed=True)])
+    with serving(home) as client:
+        marks = {
+            words: re.findall(r"<mark [^>]*>([^<]*)</mark>", client.get(f"/?q={words}").html)
+            for words in ("Overloaded_Error", "refunds+overloaded", "refunds", "valueerror")
+        }
+    assert marks == {
+        "Overloaded_Error": ["overloaded_error"],
+        "refunds+overloaded": ["overloaded_error"],
+        "refunds": [],
+        "valueerror": [],
+    }
+
+
 @pytest.mark.parametrize(
     ("calls", "words"),
     [
-        (FailedCalls(3, "refund", 2), "3 calls failed, 2 of refund"),
-        (FailedCalls(2, "refund", 1), "2 calls failed"),
+        (FailedCalls(3, "refund", 2), "3 tool calls failed, 2 of refund"),
+        (FailedCalls(2, "refund", 1), "2 tool calls failed"),
         (FailedCalls(1, "refund", 1), "1 call of refund failed"),
-        (FailedCalls(2, None, 0), "2 calls failed"),
+        (FailedCalls(2, None, 0), "2 tool calls failed"),
+        (FailedCalls(2, None, 0, 1), "2 tool calls failed; 1 request failed"),
+        (FailedCalls(0, None, 0, 3), "3 requests failed"),
     ],
 )
 def test_the_tool_that_failed_most_often_is_named(calls: FailedCalls, words: str) -> None:

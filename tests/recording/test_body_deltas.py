@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.recording.vault.body_deltas import Bodies, Body, rebuild
+from agentobs.recording.vault import body_deltas
+from agentobs.recording.vault.body_deltas import KEPT_BODIES, Bodies, Body, rebuild
 from agentobs.redaction import redact
 
 SECRETS = (
@@ -161,3 +162,39 @@ def test_a_secret_is_found_if_its_context_changes() -> None:
             for key in ("api_key", name)
         ]
         check([json.dumps({"messages": [message], "model": "m"}).encode() for message in messages])
+
+
+def _distinct(number: int, size: int = 200) -> bytes:
+    """Return a body of `size` bytes that shares no start with the body of another number."""
+    return (b"%06d" % number * size)[:size]
+
+
+def _bases(raw_bodies: list[bytes]) -> list[int | None]:
+    """Add bodies; return for each the index of the earlier body that its difference refers to."""
+    bodies, known = Bodies(), dict[str, int]()
+    found: list[int | None] = []
+    for at, raw in enumerate(raw_bodies):
+        body = bodies.add(raw)
+        found.append(known[body.base] if body.base else None)
+        known[body.content_id] = at
+    return found
+
+
+@pytest.mark.parametrize(("others", "base"), [(KEPT_BODIES - 1, 0), (KEPT_BODIES, None)])
+def test_a_maximum_number_of_bodies_is_kept(others: int, base: int | None) -> None:
+    """A difference refers to one of the last bodies; an older one is forgotten."""
+    first = _distinct(0)
+    assert _bases([first, *(_distinct(n) for n in range(1, others + 1)), first])[-1] == base
+
+
+@pytest.mark.parametrize(
+    ("sizes", "base"),
+    [([500, 500], 0), ([500, 501], None), ([1500], 0), ([1500, 1500], None)],
+)
+def test_a_maximum_size_of_bodies_is_kept(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], base: int | None
+) -> None:
+    """Bodies are forgotten if the total size exceeds the maximum; the last body is always kept."""
+    monkeypatch.setattr(body_deltas, "KEPT_BYTES", 1000)
+    raw_bodies = [_distinct(number, size) for number, size in enumerate(sizes)]
+    assert _bases([*raw_bodies, raw_bodies[0]])[-1] == base

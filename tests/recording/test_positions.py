@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentobs.determinism.callers import OWN_FRAMES_MAX
 from agentobs.determinism.jobs import Job
 from agentobs.recording.facts import conversations
 from agentobs.recording.facts.interpreter import Interpreter
@@ -426,6 +427,37 @@ def test_a_forced_call_may_start_a_sub_agent(
     own = Job(job, "work") if is_inside else job
     sent = wire.send([[text("Hello.")]], [text("Yes.")], tools=("look",), job=own, stack=stack)
     assert (sent.lane != "main") == is_sub_agent
+
+
+@pytest.mark.parametrize(
+    ("outer", "stack", "is_sub_agent"),
+    [
+        (["run"], ["run"], False),
+        (["run", "main"], ["run", "main"], False),
+        (["run", "main"], ["ask", "main"], True),
+        (["run"] * OWN_FRAMES_MAX, ["run"] * OWN_FRAMES_MAX, True),
+    ],
+)
+def test_a_sub_agent_in_the_same_job_is_called_by_other_functions(
+    wire: Wire, outer: Sequence[str], stack: Sequence[str], is_sub_agent: bool
+) -> None:
+    """In the job of an open call, the same functions start an independent conversation, if all of them are known."""
+    job = Job(None, "main")
+    wire.send([PLAN], CALLS, job=job, stack=outer)
+    sent = wire.send([[text("Hello.")]], [text("Yes.")], job=job, stack=stack)
+    assert (sent.lane != "main") == is_sub_agent
+
+
+def test_a_request_that_ends_with_a_response_continues_it(wire: Wire) -> None:
+    """A request may contain no message after the response that it continues, as after a pause; the response tells equal
+    prompts apart.
+    """
+    wire.send([PLAN], [call("a", "Study."), call("b", "Study.")])
+    ask, parts = [text("Study.")], ([text("Rocks.")], [text("Sand.")])
+    first = [wire.send([ask], part, tools=("look",)) for part in parts]
+    second = [wire.send([ask, part], [text("Done.")], tools=("look",)) for part in parts]
+    assert first[0].lane != first[1].lane
+    assert [each.lane for each in second] == [each.lane for each in first]
 
 
 def test_a_step_with_a_forced_call_is_continued(wire: Wire) -> None:

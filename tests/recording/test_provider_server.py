@@ -12,7 +12,7 @@ import pytest
 from anthropic import Anthropic, BadRequestError
 
 from agentobs.errors import UsageError
-from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import Script, ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Question, Recording
 from tests.provider_script import script, streamed, text
 
@@ -168,6 +168,19 @@ def test_an_unknown_request_names_the_most_similar_one() -> None:
     )
     assert "; first difference at $.messages[1].content" in response_text
     assert SECRETS[0] not in response_text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"), [({}, {"max_tokens": 9}), ({"max_tokens": 9}, {})], ids=["added", "gone"]
+)
+def test_an_added_or_missing_key_is_the_first_difference(
+    recorded: dict[str, int], live: dict[str, int]
+) -> None:
+    """The first difference of a request may be a key that only this request, or only the recorded one, contains."""
+    recording = _recording(json.dumps({**json.loads(_asks("Hi.")), **recorded}).encode())
+    unknown = json.dumps({**json.loads(_asks("Hi.")), **live}).encode()
+    found = Script(recording).most_similar(Question("POST", "/v1/messages", {}, unknown))
+    assert found == (1, "$.max_tokens")
 
 
 def test_headers_of_the_original_connection_are_not_sent() -> None:

@@ -209,6 +209,24 @@ def test_record_all_warns_if_it_saw_nothing(tmp_path: Path) -> None:
     assert len(raw.requests) == 1
 
 
+def test_record_all_does_not_name_a_host_that_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the requests to a provider were recorded, its host is not reported as missed."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _host, *rest, **named: resolve("127.0.0.1", *rest, **named)
+    )
+    with raw_provider([MESSAGE]) as raw, recording(tmp_path / "home"):
+        url = raw.url.replace("127.0.0.1", "api.anthropic.com")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            with agentobs.record_all(), agentobs.session("seen"):
+                httpx.post(f"{url}/v1/messages", json=REQUEST, headers=HEADERS)
+    assert len(raw.requests) == 1
+    assert [str(each.message) for each in warned if each.category is RuntimeWarning] == []
+
+
 def test_record_all_names_a_host_that_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +253,8 @@ def test_record_all_names_a_host_that_it_missed(
 
 def test_record_all_does_not_warn_after_an_exception(tmp_path: Path) -> None:
     """A program that failed may not have reached its requests, so only its exception is reported."""
-    with recording(tmp_path / "home"), warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with recording(tmp_path / "home"), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         with pytest.raises(LookupError), agentobs.record_all():
             raise LookupError
+    assert [str(each.message) for each in warned if each.category is RuntimeWarning] == []

@@ -464,10 +464,12 @@ def test_leftovers_of_every_kind_are_named(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kept.py").write_text(
         "import collections, functools, itertools\n"
-        "class Memory:\n    shared = []\n    def __init__(self): self.seen = set()\n"
+        "class Memory:\n    shared = []\n    def __init__(self): self.seen, self.sent = set(), object()\n"
+        "    def look(self): ...\n"
         "memory = Memory()\nnumbers = itertools.count()\nlast = collections.deque()\n"
         "same = [1]\nlimit = 3\nclient = None\n"
         "@functools.cache\ndef looked(key): return key\n"
+        "def other(): ...\nother.cache_info = None\n"
     )
     (tmp_path / "recording.jsonl").write_bytes(recording)
     fixture = load(tmp_path)
@@ -477,6 +479,7 @@ def test_leftovers_of_every_kind_are_named(
         assert leftover_state.begin(fixture) == ""
         module.Memory.shared.append(1)
         module.memory.seen.add(1)
+        module.memory.sent = object()
         next(module.numbers)
         module.last.append(1)
         module.client = object()
@@ -494,6 +497,7 @@ def test_leftovers_of_every_kind_are_named(
         "kept.looked (lru_cache, 1 entries)",
     ):
         assert name in hint
+    assert "kept.memory.sent" not in hint
     assert "kept.same" not in hint
     assert "kept.limit" not in hint
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
+import pytest
+
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Place,
+    Question,
+    RecordedJob,
+)
 from replay.fixture.order_rules import order_keys
 from tests.provider_script import call, text
 
@@ -77,3 +87,27 @@ def test_sequential_conversations_that_end_with_a_tool_call_keep_their_order() -
         exchange(n, [user(f"Classify text {n}.")], call(n, "label", value="x")) for n in range(1, 9)
     ]
     assert order_keys(lane) == {}
+
+
+def of_jobs(*serials: int | None) -> list[ModelExchange]:
+    """Return sequential requests that continue nothing, each sent by a job; None if the job is unknown."""
+    paths = [None if each is None else (("0", 1, 1), (str(each), each, each)) for each in serials]
+    return [
+        replace(
+            exchange(n, [user(f"Prompt {n}.")], text("OK")),
+            job=RecordedJob(path, is_worker=False) if path else None,
+        )
+        for n, path in enumerate(paths, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("serials", "after"),
+    [((2, 3), {1: [], 2: []}), ((2, 2), {}), ((2, 3, None), {}), ((None, None), {})],
+)
+def test_requests_of_several_jobs_are_not_ordered_by_time(
+    serials: tuple[int | None, ...], after: dict[int, list[int]]
+) -> None:
+    """Requests of several jobs may be sent in any order; those of one job or of unknown jobs keep their order."""
+    keys = order_keys(of_jobs(*serials))
+    assert {number: each["after"] for number, each in keys.items()} == after

@@ -323,6 +323,16 @@ def test_damage_in_a_block_affects_only_its_sessions(tmp_path: Path) -> None:
         read_session(home, session_id(2), [segment_id])
 
 
+def test_the_readable_part_of_a_block_is_salvaged() -> None:
+    """The start of an incomplete block is salvaged, and at most the permitted size of a block that is too large."""
+    data = random.Random(1).randbytes(300_000)
+    part = b"".join(compression.salvage(compression.compressed(data)[:200_000]))
+    assert part == data[: len(part)]
+    assert len(part) > 65_536
+    bomb = compression.compressed(bytes(2 * compression.ANY_RATIO_BYTES))
+    assert sum(map(len, compression.salvage(bomb))) == compression.ANY_RATIO_BYTES
+
+
 @pytest.mark.slow
 def test_a_decompression_bomb_is_rejected(tmp_path: Path) -> None:
     """If a file decompresses to far more than it states, or than a record can have, decompression stops at the

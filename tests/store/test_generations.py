@@ -228,6 +228,24 @@ def test_a_deleted_store_is_rebuilt(home: Home) -> None:
         assert everything(connection) == before
 
 
+def test_a_file_without_a_manifest_has_no_number(home: Home, tmp_path: Path) -> None:
+    """The generation of a file without a manifest has the number 0, and only its size and digest are known."""
+    published = generations.current(home)
+    assert published is not None
+    sent = Home(tmp_path / "sent")
+    sent.path.mkdir()
+    shutil.copyfile(home.database, sent.database)
+    found = generations.current(sent)
+    assert found == generations.Generation(
+        number=0,
+        bytes=published.bytes,
+        digest=published.digest,
+        modified_ns=0,
+        published_ns=0,
+        facts_bytes=0,
+    )
+
+
 @pytest.mark.slow
 def test_a_copy_of_the_file_alone(home: Home, tmp_path: Path) -> None:
     """A store file that was copied to another machine without its home can be queried there like a home."""

@@ -11,6 +11,7 @@ import pytest
 
 from agentobs.recording.journal.home import Home
 from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.records.facts import Pruning
 from agentobs.store.duckdb import generations, verification
 from agentobs.store.duckdb import repair as repair_module
 from agentobs.store.duckdb.connection import connect
@@ -26,6 +27,7 @@ from tests.store.recordings import (
     counts,
     end,
     record,
+    session_id,
     start,
     tool,
     usage_row,
@@ -186,6 +188,17 @@ def test_missing_content_is_found(tmp_path: Path) -> None:
     content.write_bytes(b"".join(kept))
     [finding] = verify(home).findings
     assert (finding.path, finding.found) == (content, "its facts are missing")
+
+
+@pytest.mark.parametrize(("delay_ns", "is_found"), [(0, False), (-1, True)])
+def test_missing_content_of_a_pruned_session(tmp_path: Path, delay_ns: int, is_found: bool) -> None:
+    """Missing content was pruned if its session was pruned after the segment was opened; otherwise it is a finding."""
+    home, segment_id = recorded(tmp_path)
+    lines = (each for each in read(facts_path(home, segment_id)) if isinstance(each, Line))
+    opened_ns = next(line.value()["opened_ns"] for line in lines if line.kind == "segment")
+    content_path(home, segment_id).unlink()
+    write_facts(home, [Pruning(session_id(1), opened_ns + delay_ns, "content")])
+    assert bool(verify(home).findings) is is_found
 
 
 def test_a_seal_with_wrong_counts(tmp_path: Path) -> None:

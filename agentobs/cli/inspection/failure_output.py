@@ -99,7 +99,8 @@ def print_outcome(
     if failure is not None or groups:
         return True
     steps = store.rows("session_steps", session_id=session_id).dicts()
-    words = nothing_failed(status, steps)
+    source = store.rows("internal/content_state", session_id=session_id).dicts()[0]["source"]
+    words = nothing_failed(status, steps, is_imported=source not in (None, "recorded"))
     if with_status:
         words = ". ".join(filter(None, (status, words)))
     if words:
@@ -117,14 +118,13 @@ def print_failed_steps(
         agents: the display names of sub-agents, by lane.
         status: the status of a session that did not fail; None if its failure was printed before.
     """
-    total = sum(each.count for each in groups)
-    retried = sum(each.retried for each in groups)
-    steps = f"{total:,} step{'s' * (total != 1)}"
-    again = f" ({'all' if retried == total else f'{retried:,}'} retried)" if retried else ""
+    from agentobs.store.analysis.failed_steps import counted_failures
+
+    counted = counted_failures(groups)
     if status is None:
-        click.echo(f"{steps} failed in this session{again}:")
+        click.echo(f"{counted} failed in this session:")
     else:
-        print_line(f"{status}, but {steps} failed{again}:", _WARNING_STYLE)
+        print_line(f"{status}, but {counted} failed:", _WARNING_STYLE)
     for group in groups[:MOST_GROUPS]:
         print_line(_group_line(group, agents))
     if rest := groups[MOST_GROUPS:]:
@@ -133,6 +133,7 @@ def print_failed_steps(
 
 def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
     """Return a group of failed steps in one line: how many, what, the error and the place."""
+    from agentobs.store.analysis.failed_steps import NO_CLASS
     from agentobs.store.analysis.lane_names import agent_of_call
 
     started = agent_of_call(group.lane, group.ids[0], agents) if group.count == 1 else None
@@ -142,11 +143,9 @@ def _group_line(group: FailedSteps, agents: Mapping[str, str]) -> str:
         what = f"sub-agent {text(started)}"
     else:
         what = f"call {text(group.name)}"
-    status = f"HTTP {group.status}" if group.status is not None and group.status >= 400 else None
-    if group.kind == "attempt" and group.outcome in UNFINISHED_OUTCOMES:
-        error = text(request_failure(group.outcome, group.error_class, group.status))
-    else:
-        error = text(" ".join(filter(None, (status, group.error_class)))) or text(group.outcome)
+    # Several calls without a known error class may have failed in different ways.
+    is_unknown = group.error == "failed" and group.count > 1
+    error = NO_CLASS if is_unknown else text(group.error)
     line = f":{group.line}" if group.line is not None else ""
     place = f" at {text(group.file)}{line}" if group.file else ""
     lane = agents.get(group.lane, group.lane)

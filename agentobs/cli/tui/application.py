@@ -58,6 +58,7 @@ class Browser(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #summary, #banner { height: auto; max-height: 5; padding: 0 1; }
+    #banner { max-height: 7; }
     #banner { background: $boost; }
     DataTable { height: 1fr; }
     #filter { display: none; }

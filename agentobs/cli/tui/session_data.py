@@ -12,7 +12,7 @@ from agentobs.recording.journal.segments import facts_path, forms
 from agentobs.records.exchanges import Recording
 from agentobs.store.analysis.attention import by_attention, found_signatures, what_failed
 from agentobs.store.analysis.diagnosis import diagnose_all
-from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
+from agentobs.store.analysis.failed_steps import FailedSteps, failed_calls, group_failed_steps
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.analysis.lane_names import names_in_session, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
@@ -101,7 +101,8 @@ class SessionView:
     """Their sum and its part of the cost, in words; empty if there is nothing to sum."""
     agents: Mapping[str, str]
     """The display names of its lanes."""
-    failed_calls: int = 0
+    failed_steps: Sequence[FailedSteps] = ()
+    """Its failed steps in groups."""
     is_imported: bool = False
     """Whether it was imported from the log of another client, which contains no waits for approval."""
 
@@ -180,6 +181,7 @@ class SessionData:
             failed = texts.replace_in_dicts([failure.row])[0] if failure else None
             costs, waste = rows("cost_by_session"), session_waste(rows)
             agents = names_in_session(store, session_id, texts.replace_in_dicts)
+            turns = rows("session_turns")
             return SessionView(
                 about,
                 SessionTexts(store).titles([session_id]).get(session_id) or "",
@@ -187,13 +189,13 @@ class SessionData:
                 str(failed["step_id"]) if failed and failed["step_id"] is not None else None,
                 tree(with_agents(rows("session_timeline"), agents)),
                 with_agents(rows("session_steps"), agents),
-                with_agents(rows("session_turns"), agents),
+                with_agents(turns, agents),
                 rows("cost_by_model"),
                 str(costs[0]["cost_status"]) if costs else "exact",
                 waste,
                 waste_total(waste, costs),
                 agents,
-                failed_call_counts(store, [session_id]).get(session_id, 0),
+                group_failed_steps(rows("session_errors"), turns),
                 rows("internal/content_state")[0]["source"] not in (None, "recorded"),
             )
 

@@ -34,6 +34,7 @@ from agentobs.records.display import (
     text,
 )
 from agentobs.records.words import COST_STATUSES, ESTIMATED_TIMES, UNSEEN_WAITS
+from agentobs.store.analysis.failed_steps import failures_by_way, number_failed
 from agentobs.store.analysis.lane_names import name_of_lane
 from agentobs.store.analysis.waste import waste_facts
 
@@ -338,17 +339,26 @@ def _banner(view: SessionView, width: int) -> Text:
         shown.append(f"{failed}\n", style="bold red")
     else:
         shown.append(f"{status}\n", style=f"not bold {STYLES.get(status, '')}".strip())
+    if view.failure is None or sum(each.count for each in view.failed_steps) > 1:
+        shown.append(_failures(view))
+    failed_calls = number_failed(view.failed_steps, "tool_call")
     numbers = (
         _count(about["turns"], "turn"),
         _count(about["llm_requests"], "request"),
         _count(about["tool_calls"], "tool call")
-        + (f" ({view.failed_calls:,} failed)" if view.failed_calls else ""),
+        + (f" ({failed_calls:,} failed)" if failed_calls else ""),
         _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",
     )
     shown.append(", ".join(numbers), style="not bold")
     return shown
+
+
+def _failures(view: SessionView) -> Text:
+    """Return the line with the failed tool calls and request attempts, and how they failed; empty if none failed."""
+    words = failures_by_way(view.failed_steps)
+    return Text(f"{printable(words)}\n" if words else "", style="not bold")
 
 
 def _count(count: int | None, noun: str) -> str:
