@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from agentobs.records.display import money
+
 Bound = Literal["exact", "at_least", "at_most", "unknown"]
 
 
@@ -38,16 +40,16 @@ class CostDifference:
             return self.usd > 0
         return self.bound == "unknown"
 
-    def words(self, amount: str, costs: tuple[str, str], *, of: str = "") -> str:
-        """Return the difference in words, such as `at least $0.10 more in B`.
+    def words(self, costs: tuple[str, str], *, of: str = "") -> str:
+        """Return the difference in words, such as `at least $0.1000 more in B`. A bound is rounded down.
 
         Args:
-            amount: the absolute value of the difference, as text.
             costs: both costs with their certainty, as text.
             of: what is added after `more` or `less`, such as ` in B`.
         """
         about = "about " if self.is_estimated else ""
         is_more = self.usd > 0
+        amount = money(abs(self.usd), None if self.bound == "exact" else "lower_bound")
         if self.is_open:
             return open_difference(*costs)
         if self.bound == "exact":

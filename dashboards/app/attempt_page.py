@@ -91,7 +91,7 @@ def attempt(request: Request) -> Response:
     with site_of(request).reader.view() as view:
         about = attempt_of(request, view)
         key = {"session_id": about["session_id"], "attempt_id": about["attempt_id"]}
-        misses = view.named("cache_misses", session_id=about["session_id"])
+        losses = view.named("internal/cache_losses", session_id=about["session_id"], limit=None)
         near = view.named("internal/adjacent_attempts", **key, lane=about["lane"])
         return page_response(
             request,
@@ -107,7 +107,7 @@ def attempt(request: Request) -> Response:
             other_attempts=view.named(
                 "internal/other_attempts", **key, llm_request_id=about["llm_request_id"]
             ),
-            miss=next((m for m in misses if m["attempt_id"] == about["attempt_id"]), None),
+            loss=next((m for m in losses if m["attempt_id"] == about["attempt_id"]), None),
             previous_id=near[0]["before_id"] if near else None,
             next_id=near[0]["after_id"] if near else None,
             most_attempts=MOST_ATTEMPTS,

@@ -382,7 +382,7 @@ def _difference(key: str, a: Row, b: Row) -> str:
         found = cost_difference(Cost(old, *uncertainties(a)), Cost(new, *uncertainties(b)))
         if found is None or found.is_open:  # the values are next to their bars
             return ""
-        return found.words(money(abs(found.usd)), (money(old), money(new)))
+        return found.words((money(old), money(new)))
     is_old_low, is_new_low = (key == "output_tokens" and _is_low(each) for each in (a, b))
     if is_old_low and is_new_low:
         return ""

@@ -223,7 +223,7 @@ def _cost_difference(a: Mapping[str, Any], b: Mapping[str, Any], shown: tuple[st
     found = cost_difference(_cost(a), _cost(b))
     if found is None:
         return "unknown (a value is missing)"
-    words = found.words(_shown("cost_usd", abs(found.usd), ""), shown, of=" in B")
+    words = found.words(shown, of=" in B")
     old = _number("cost_usd", a.get("cost_usd"))
     has_share = found.usd and old and found.bound in ("exact", "at_least") and not found.is_open
     return f"{words} ({share_words(old, old + found.usd)})" if has_share else words

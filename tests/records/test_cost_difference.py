@@ -9,12 +9,12 @@ import pytest
 from agentobs.records.cost_difference import Cost, cost_difference, share_words
 
 COSTS = ("0.30", "0.45"), ("0.45", "0.30"), ("0.30", "0.30")
-EXACT = ("$0.15 more", "$0.15 less", "no difference")
+EXACT = ("$0.1500 more", "$0.1500 less", "no difference")
 OPEN = "unknown: at least $1 in A, $2 in B"
 """The words if it is unknown which cost is higher: both costs."""
-LOW_B = ("at least $0.15 more", OPEN, "the same or more")
+LOW_B = ("at least $0.1500 more", OPEN, "the same or more")
 UNKNOWN = (OPEN, OPEN, OPEN)
-LOW_A = (OPEN, "at least $0.15 less", "the same or less")
+LOW_A = (OPEN, "at least $0.1500 less", "the same or less")
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,25 @@ def test_a_lower_bound_makes_the_difference_a_bound(
     for (a, b), words in zip(COSTS, expected, strict=True):
         found = cost_difference(Cost(Decimal(a), a_is_low), Cost(Decimal(b), b_is_low))
         assert found is not None
-        assert found.words("$0.15", ("at least $1", "$2")) == words
+        assert found.words(("at least $1", "$2")) == words
         assert found.is_open is (words == OPEN)
+
+
+def test_a_bound_is_rounded_down() -> None:
+    """A difference that is at least an amount is never shown as at least a higher one."""
+    found = cost_difference(Cost(Decimal("0.00100")), Cost(Decimal("0.00318"), is_low=True))
+    assert found is not None
+    assert found.words(("$0.0010", "at least $0.0031")) == "at least $0.0021 more"
+    found = cost_difference(Cost(Decimal("0.00100")), Cost(Decimal("0.00318")))
+    assert found is not None
+    assert found.words(("$0.0010", "$0.0032")) == "$0.0022 more"
 
 
 def test_estimates_are_marked_and_unknown_costs_have_no_difference() -> None:
     """The difference of an estimate is an estimate; a missing cost has no difference."""
     found = cost_difference(Cost(Decimal(1)), Cost(Decimal(2), is_estimated=True))
     assert found is not None
-    assert found.words("$1", ("$1", "about $2"), of=" in B") == "about $1 more in B"
+    assert found.words(("$1", "about $2"), of=" in B") == "about $1.0000 more in B"
     assert cost_difference(Cost(None), Cost(Decimal(2))) is None
 
 

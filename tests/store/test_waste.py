@@ -129,6 +129,73 @@ def test_the_total_counts_a_request_once() -> None:
     assert waste_total(separate, exact) == "in total about $0.6000 of $2.0000, 30%"
 
 
+def test_partial_amounts_are_lower_bounds() -> None:
+    """If some amounts of a kind are unknown, its sum, and the total, are lower bounds; each kind says so."""
+    prefix = {"writes": 2, "has_main": True, "tokens": 10, "attempt_ids": ["p"]}
+    found = found_in(
+        cache_misses=[miss("0.2"), miss(None, attempt_id="b")],
+        failed_request_costs=[
+            {"attempt_id": each, "has_usage": True, "cost_usd": usd, "cost_status": "exact"}
+            for each, usd in (("f", Decimal("0.3")), ("g", None))
+        ],
+        compaction_rewrites=[rewrite("0.1", 2), {**rewrite("0", 3, "d"), "extra_usd": None}],
+        repeated_prefixes=[
+            {**prefix, "extra_usd": Decimal("0.1"), "extras": [Decimal("0.1")]},
+            {**prefix, "extra_usd": None, "extras": [None]},
+        ],
+    )
+    assert {each.kind: each.amount for each in found} == {
+        "misses": "at least about $0.2000",
+        "failed_requests": "at least $0.3000",
+        "prefixes": "at least about $0.1000",
+        "compactions": "at least about $0.1000",
+    }
+    assert "2 requests with failed or cut responses" in found[0].words
+    cost = [{"cost_usd": Decimal(1), "cost_status": "exact"}]
+    assert waste_total(found, cost) == "in total at least about $0.6000 of $1.0000, at least 60%"
+
+
+def test_an_amount_of_zero_is_known() -> None:
+    """A kind of waste that cost nothing does not make the total a lower bound."""
+    made = failed_turn("1", "a")
+    failed = [
+        {"attempt_id": "f", "has_usage": True, "cost_usd": Decimal(1), "cost_status": "exact"}
+    ]
+    found = found_in(cache_misses=[miss("0")], session_turns=[made], failed_request_costs=failed)
+    cost = [{"cost_usd": Decimal(3), "cost_status": "exact"}]
+    assert waste_total(found, cost) == "in total $2.0000 of $3.0000, 67%"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "status", "total", "words"),
+    [
+        ([None], "exact", 3, "at least $0.0014 of $3.0000"),
+        ([], "exact", 3, "$0.0014 of $3.0000, <1%"),
+        ([], "lower_bound", 3, "$0.0014 of at least $3.0000, <1%"),
+        ([], "lower_bound", "0.00140001", "$0.0014 of at least $0.0014"),
+        ([None], "exact", "0.00140001", "at least $0.0014 of $0.0014, >99%"),
+    ],
+)
+def test_a_share_is_never_an_impossible_bound(
+    unknown: list[None], status: str, total: Any, words: str
+) -> None:
+    """`<1%` is no lower bound, and `>99%` is no upper bound."""
+    amounts = ["0.0007", *unknown]
+    made = [failed_turn("0.0007", "a")]
+    failed = [
+        {
+            "attempt_id": f"f{at}",
+            "has_usage": True,
+            "cost_usd": None if each is None else Decimal(each),
+            "cost_status": "exact",
+        }
+        for at, each in enumerate(amounts)
+    ]
+    found = found_in(session_turns=made, failed_request_costs=failed)
+    cost = [{"cost_usd": Decimal(total), "cost_status": status}]
+    assert waste_total(found, cost) == f"in total {words}"
+
+
 def test_compactions_are_not_waste() -> None:
     """The extra cost of compactions has a separate line and label, and is not in the total."""
     cost = [{"cost_usd": Decimal(2), "cost_status": "exact"}]

@@ -156,7 +156,7 @@ def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
     )
     if difference is None or (difference.bound == "exact" and not difference.is_estimated):
         return _difference("cost_usd", found.a.cost_usd, found.b.cost_usd)
-    return difference.words(_measure("cost_usd", abs(difference.usd)), shown)
+    return difference.words(shown)
 
 
 def change_lines(compared: Sequence[Side], found: Comparison) -> Iterator[str]:

@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 @click.option(
     "--error",
     metavar="TYPE",
-    help="Only sessions in which any tool call or request failed with an error whose type contains this text, such as "
-    "TimeoutError, ignoring case.",
+    help="Only sessions in which any tool call or request failed, or that ended, with an error whose type contains "
+    "this text, such as TimeoutError, ignoring case.",
 )
 @click.option(
     "--attention",

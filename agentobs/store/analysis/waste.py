@@ -100,8 +100,8 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
         waste: the kinds of waste of the session.
         costs: the row of `cost_by_session`; empty if the session has no calls.
     """
-    counted = [each for each in waste if each.is_counted]
-    known = [each for each in counted if each.usd]
+    counted = [each for each in waste if each.is_counted and each.usd != 0]
+    known = [each for each in counted if each.usd is not None]
     if len(known) < 2:
         return ""
     union: dict[str, Decimal] = {}
@@ -118,12 +118,28 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
             cost = certain_money(row["cost_usd"], row["cost_status"])
             words = f"{words} of {cost}"
             is_cost_low = row["cost_status"] == "lower_bound"
-            if not (is_low and is_cost_low):
-                bound = "at least " if is_low else "at most " if is_cost_low else ""
-                words = f"{words}, {bound}{share(total, row['cost_usd'])}"
+            part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
+            words = f"{words}, {part}" if part else words
     if total < sum((each.usd for each in known if each.usd), Decimal(0)):
         words = f"{words}; a request with several kinds of waste counts once in this sum"
     return words
+
+
+def _share(percent: str, is_low: bool, is_cost_low: bool) -> str:
+    """Return a share whose part, or whose whole, may be a lower bound; empty if nothing is known about it.
+
+    Args:
+        percent: the share of the known amounts, such as `40%`, `<1%` or `>99%`.
+        is_low: whether the part may be larger, so that the share is at least this one.
+        is_cost_low: whether the whole may be larger, so that the share is at most this one.
+    """
+    if not is_low and not is_cost_low:
+        return percent
+    if (is_low and is_cost_low) or percent[0] == ("<" if is_low else ">"):
+        return ""
+    if percent[0] in "<>":
+        return percent
+    return f"{'at least' if is_low else 'at most'} {percent}"
 
 
 def without_usage(rows: Sequence[Row]) -> str:
@@ -160,7 +176,7 @@ def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
     yield Waste(
         "misses",
         usd,
-        _amount(usd, "about "),
+        _amount(usd, _about(counted, "wasted_usd")),
         f"{number}{listed}",
         _by_attempt(counted, "wasted_usd"),
     )
@@ -173,7 +189,9 @@ def _compactions(rows: Sequence[Row], summaries: Sequence[Row]) -> Iterator[Wast
     parts = []
     if wrote:
         reason = _rewritten(wrote)
-        parts.append(f"{_amount(extra, 'about ')}, because {reason}" if billed else reason)
+        parts.append(
+            f"{_amount(extra, _about(wrote, 'extra_usd'))}, because {reason}" if billed else reason
+        )
     if billed:
         summary_words = _count(sum(row["calls"] for row in billed), "summary", "summaries")
         parts.append(f"{summary_words} cost {_amount(_sum(billed, 'cost_usd'), _mark(billed))}")
@@ -183,7 +201,7 @@ def _compactions(rows: Sequence[Row], summaries: Sequence[Row]) -> Iterator[Wast
     number = len(counted) or sum(row["calls"] for row in billed)
     known = [each for each in (extra, _sum(billed, "cost_usd")) if each is not None]
     usd = sum(known, Decimal(0)) if known else None
-    mark = "about " if wrote else _mark(billed)
+    mark = _about(wrote, "extra_usd") if wrote else _mark(billed)
     cause = (
         f"{_count(number, 'compaction')}{_turns(counted) if counted else ''}, not counted as waste: "
         f"{'; '.join(parts)}"
@@ -207,17 +225,18 @@ def _rewritten(rows: Sequence[Row]) -> str:
 
 
 def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
-    priced = [row for row in rows if row["cost_usd"]]
-    if priced:
-        usd = _sum(priced, "cost_usd")
-        one = len(priced) == 1
+    billed = [row for row in rows if row["has_usage"] and row["cost_usd"] != 0]
+    if billed:
+        usd = _sum(billed, "cost_usd")
+        one = len(billed) == 1
         cause = (
             "1 request with a failed or cut response"
             if one
-            else f"{len(priced):,} requests with failed or cut responses"
+            else f"{len(billed):,} requests with failed or cut responses"
         )
-        parts = _by_attempt(priced, "cost_usd")
-        yield Waste("failed_requests", usd, _amount(usd, _mark(priced)), cause, parts)
+        mark = COST_MARKS["lower_bound"] if _is_partial(billed, "cost_usd") else _mark(billed)
+        parts = _by_attempt(billed, "cost_usd")
+        yield Waste("failed_requests", usd, _amount(usd, mark), cause, parts)
 
 
 def _failed_calls(turns: Sequence[Row]) -> Iterator[Waste]:
@@ -246,13 +265,12 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
     )
     if len(rows) > 1:
         cause = f"{cause}, and on {_count(len(rows) - 1, 'other prefix', 'other prefixes')}"
-    mark = "at least about " if known and len(known) < len(rows) else "about "
     parts = {
         attempt_id: extra
         for row in known
         for attempt_id, extra in zip(row["attempt_ids"], row["extras"], strict=True)
     }
-    yield Waste("prefixes", usd, _amount(usd, mark), cause, parts)
+    yield Waste("prefixes", usd, _amount(usd, _about(rows, "extra_usd")), cause, parts)
 
 
 def _reason(reason: str) -> str:
@@ -277,6 +295,16 @@ def _turns(rows: Sequence[Row]) -> str:
 def _sum(rows: Sequence[Row], column: str) -> Decimal | None:
     known = [row[column] for row in rows if row[column] is not None]
     return sum(known, Decimal(0)) if known else None
+
+
+def _is_partial(rows: Sequence[Row], column: str) -> bool:
+    """Return whether the sum of a column is a lower bound, because only some of its amounts are known."""
+    return any(row[column] is None for row in rows)
+
+
+def _about(rows: Sequence[Row], column: str) -> str:
+    """Return the words before a sum of estimates."""
+    return "at least about " if _is_partial(rows, column) else "about "
 
 
 def _by_attempt(rows: Sequence[Row], column: str) -> dict[str, Decimal]:

@@ -107,14 +107,8 @@ _TABLES = """
         )
         GROUP BY session_id
     ), met_errors AS (
-        SELECT session_id, lower(string_agg(error, chr(10))) AS errors
-        FROM (
-            -- The errors of the view `errors`, without the joins that find the steps.
-            SELECT session_id, error_type AS error FROM attempts WHERE outcome NOT IN ('ok', 'cancelled')
-            UNION SELECT session_id, error_class FROM tool_results WHERE is_error
-            UNION SELECT session_id, error_code FROM provider_tool_results WHERE is_error
-            UNION SELECT session_id, error_class FROM session_ends WHERE outcome = 'failed'
-        )
+        SELECT session_id, lower(string_agg(error_class, chr(10))) AS errors
+        FROM error_classes
         GROUP BY session_id
     ), listed AS (
         SELECT

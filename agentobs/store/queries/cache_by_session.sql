@@ -12,33 +12,34 @@ WITH wanted AS (
     HAVING
         ($since_ns::BIGINT IS NULL OR last_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR last_ns < $until_ns::BIGINT)
+), losses AS (
+    SELECT
+        session_id,
+        reason,
+        reason = 'compaction' AS is_compaction,
+        count(*) AS calls,
+        count(*) FILTER (WHERE missed_tokens > 0) AS rewrites,
+        sum(missed_tokens) AS missed_tokens,
+        sum(wasted_usd) AS wasted_usd,
+        sum(wasted_usd) FILTER (WHERE missed_tokens > 0) AS rewritten_usd,
+        -- The reason that cost most; without prices, the most frequent one.
+        row_number() OVER (
+            PARTITION BY session_id ORDER BY sum(wasted_usd) NULLS FIRST, count(*), reason DESC
+        ) AS rank
+    FROM cache_losses
+    WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+    GROUP BY session_id, reason
 ), wasted AS (
     SELECT
         session_id,
-        sum(misses) AS misses,
-        sum(missed_tokens) AS missed_tokens,
-        sum(wasted_usd) AS wasted_usd,
-        arg_max(reason, rank) AS usual_reason
-    FROM (
-        SELECT
-            session_id,
-            reason,
-            count(*) AS misses,
-            sum(missed_tokens) AS missed_tokens,
-            sum(wasted_usd) AS wasted_usd,
-            -- The reason that cost most; without prices, the most frequent one.
-            row_number() OVER (
-                PARTITION BY session_id ORDER BY sum(wasted_usd) NULLS FIRST, count(*), reason DESC
-            ) AS rank
-        FROM cache_losses
-        WHERE reason <> 'compaction' AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
-        GROUP BY session_id, reason
-    )
-    GROUP BY session_id
-), rewritten AS (
-    SELECT session_id, count(*) AS calls, sum(wasted_usd) AS usd
-    FROM cache_losses
-    WHERE reason = 'compaction' AND missed_tokens > 0 AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        sum(calls) FILTER (WHERE NOT is_compaction) AS misses,
+        sum(missed_tokens) FILTER (WHERE NOT is_compaction) AS missed_tokens,
+        sum(wasted_usd) FILTER (WHERE NOT is_compaction) AS wasted_usd,
+        arg_max(reason, rank) FILTER (WHERE NOT is_compaction) AS usual_reason,
+        nullif(sum(calls) FILTER (WHERE is_compaction), 0) AS compactions,
+        nullif(sum(rewrites) FILTER (WHERE is_compaction), 0) AS rewrites,
+        sum(rewritten_usd) FILTER (WHERE is_compaction) AS rewritten_usd
+    FROM losses
     GROUP BY session_id
 ), summaries AS (
     SELECT session_id, count(*) AS calls, sum(cost_usd) AS usd
@@ -67,10 +68,15 @@ SELECT
     coalesce(wasted.missed_tokens, 0) AS missed_tokens,
     coalesce(wasted.wasted_usd, CASE WHEN wasted.misses IS NULL THEN 0 END) AS wasted_usd,
     wasted.usual_reason,
-    coalesce(rewritten.calls, summaries.calls, 0) AS compactions,
+    coalesce(
+        wasted.rewrites, CASE WHEN summaries.calls > 0 THEN coalesce(wasted.compactions, summaries.calls) END, 0
+    ) AS compactions,
     CASE
-        WHEN rewritten.usd IS NULL AND summaries.usd IS NULL AND coalesce(rewritten.calls, summaries.calls) > 0 THEN NULL
-        ELSE coalesce(rewritten.usd, 0) + coalesce(summaries.usd, 0)
+        WHEN
+            wasted.rewritten_usd IS NULL AND summaries.usd IS NULL
+            AND coalesce(wasted.rewrites, summaries.calls) > 0
+        THEN NULL
+        ELSE coalesce(wasted.rewritten_usd, 0) + coalesce(summaries.usd, 0)
     END AS compaction_usd,
     lifetimes.gaps_over_5m,
     lifetimes.gaps_over_1h,
@@ -84,7 +90,6 @@ SELECT
 FROM wanted
 JOIN cache_efficiency AS efficiency ON wanted.session_id = efficiency.session_id
 LEFT JOIN wasted ON wanted.session_id = wasted.session_id
-LEFT JOIN rewritten ON wanted.session_id = rewritten.session_id
 LEFT JOIN summaries ON wanted.session_id = summaries.session_id
 LEFT JOIN cache_lifetimes AS lifetimes ON wanted.session_id = lifetimes.session_id
 LEFT JOIN named ON wanted.session_id = named.session_id

@@ -644,19 +644,17 @@ WITH missed AS (
 ), split AS (
     -- Missed tokens are assigned to cache writes for 1 hour first, then for 5 minutes, and the rest to uncached input.
     SELECT
-        *,
+        missed.*,
         least(missed_tokens, greatest(cache_write_1h_tokens, 0)) AS again_1h,
         least(missed_tokens - again_1h, greatest(cache_write_5m_tokens, 0)) AS again_5m,
         least(missed_tokens - again_1h - again_5m, greatest(input_tokens, 0)) AS again_input,
         miss_reason IS NOT NULL
             AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_reported,
-        EXISTS (
-            FROM events
-            WHERE
-                events.kind = 'compaction' AND events.session_id = missed.session_id AND events.lane = missed.lane
-                AND events.at_ns > missed.at_ns - missed.gap_ns AND events.at_ns <= missed.at_ns
-        ) AS is_compacted
+        coalesce(compactions.compacted_ns > at_ns - gap_ns, false) AS is_compacted
     FROM missed
+    ASOF LEFT JOIN (SELECT session_id, lane, at_ns AS compacted_ns FROM events WHERE kind = 'compaction') AS compactions
+        ON missed.session_id = compactions.session_id AND missed.lane = compactions.lane
+        AND missed.at_ns >= compactions.compacted_ns
     WHERE missed_tokens > 0
 )
 SELECT
@@ -717,50 +715,58 @@ COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: 
 
 CREATE OR REPLACE VIEW cache_losses AS
 WITH requests AS (
-    SELECT
-        session_id, lane, turn, attempt_id, started_ns,
-        lag(started_ns) OVER (PARTITION BY session_id, lane ORDER BY started_ns, attempt_id) AS before_ns
+    SELECT session_id, lane, turn, attempt_id, started_ns
     FROM attempts
-    SEMI JOIN costs USING (session_id, attempt_id)
+    SEMI JOIN usage USING (session_id, attempt_id)
     WHERE makes_turns AND coalesce(query_source IN ('main', 'sub_agent'), true)
 ), compacted AS (
-    SELECT *
+    SELECT DISTINCT
+        requests.session_id,
+        arg_min(
+            {'lane': requests.lane, 'turn': requests.turn, 'attempt_id': attempt_id, 'started_ns': started_ns},
+            (started_ns, attempt_id)
+        ) AS request
     FROM requests
-    SEMI JOIN (SELECT session_id, lane, at_ns FROM events WHERE kind = 'compaction') AS compactions
-        ON requests.session_id = compactions.session_id AND requests.lane = compactions.lane
-        AND compactions.at_ns <= requests.started_ns
-        AND (requests.before_ns IS NULL OR compactions.at_ns > requests.before_ns)
-), written AS (
+    JOIN events ON requests.session_id = events.session_id AND requests.lane = events.lane
+    WHERE events.kind = 'compaction' AND started_ns >= events.at_ns
+    GROUP BY requests.session_id, requests.lane, events.at_ns
+), found AS (
+    SELECT session_id, lane, turn, attempt_id, at_ns, reason, reason_source, missed_tokens, wasted_usd, true AS is_miss
+    FROM cache_misses
+    UNION ALL
     SELECT
-        session_id,
-        attempt_id,
-        try_cast(sum(cache_write_tokens) AS BIGINT) AS written_tokens,
+        compacted.session_id,
+        request.lane,
+        request.turn,
+        request.attempt_id,
+        request.started_ns,
+        'compaction',
+        'event',
+        try_cast(sum(cache_write_tokens) AS BIGINT),
         CASE WHEN count(cost_usd) = count(*) THEN sum(
             cache_write_5m_usd + cache_write_1h_usd
             - (cache_write_5m_tokens + cache_write_1h_tokens) * cache_read_usd_each
-        )::DECIMAL(38, 12) END AS extra_usd
-    FROM costs
-    SEMI JOIN compacted USING (session_id, attempt_id)
-    GROUP BY session_id, attempt_id
+        )::DECIMAL(38, 12) END,
+        false
+    FROM compacted
+    JOIN costs ON compacted.session_id = costs.session_id AND request.attempt_id = costs.attempt_id
+    GROUP BY compacted.session_id, request
 )
-SELECT session_id, lane, turn, attempt_id, at_ns, reason, reason_source, missed_tokens, wasted_usd
-FROM cache_misses
-ANTI JOIN compacted USING (session_id, attempt_id)
-UNION ALL
 SELECT
-    compacted.session_id,
-    compacted.lane,
-    compacted.turn,
-    compacted.attempt_id,
-    compacted.started_ns,
-    'compaction',
-    'event',
-    coalesce(missed.missed_tokens, written.written_tokens),
-    CASE WHEN missed.attempt_id IS NULL THEN written.extra_usd ELSE missed.wasted_usd END
-FROM compacted
-JOIN written ON compacted.session_id = written.session_id AND compacted.attempt_id = written.attempt_id
-LEFT JOIN cache_misses AS missed
-    ON compacted.session_id = missed.session_id AND compacted.attempt_id = missed.attempt_id;
+    session_id,
+    any_value(lane) AS lane,
+    any_value(turn) AS turn,
+    attempt_id,
+    min(at_ns) AS at_ns,
+    -- A first request after a compaction counts as such, with the tokens and the cost of its cache miss if it is one.
+    CASE WHEN bool_and(is_miss) THEN any_value(reason) ELSE 'compaction' END AS reason,
+    CASE WHEN bool_and(is_miss) THEN any_value(reason_source) ELSE 'event' END AS reason_source,
+    coalesce(any_value(missed_tokens) FILTER (WHERE is_miss), any_value(missed_tokens)) AS missed_tokens,
+    CASE
+        WHEN bool_or(is_miss) THEN any_value(wasted_usd) FILTER (WHERE is_miss) ELSE any_value(wasted_usd)
+    END AS wasted_usd
+FROM found
+GROUP BY session_id, attempt_id;
 COMMENT ON VIEW cache_losses IS 'Calls that paid more because their prompts were not read from the cache: each cache miss, and each first request of a lane after a compaction. Each call has one row, and the first request after a compaction counts only as such.';
 COMMENT ON COLUMN cache_losses.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN cache_losses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
