@@ -19,6 +19,7 @@ from agentobs.store.backend import open_store
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import query_rows, serving
 from tests.dashboards.test_context_growth import context_event
+from tests.dashboards.test_waterfall import span
 from tests.store.recordings import (
     SECOND,
     T0,
@@ -203,6 +204,17 @@ def test_a_completed_session_states_whether_anything_failed(
     first = "completed, but 1 tool call failed:" if is_error else f"completed. {sentence}"
     assert diagnosed.splitlines()[2] == first
     assert "threshold" not in diagnosed
+
+
+@pytest.mark.slow
+def test_a_failed_span_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If a span failed in a session that completed, neither the page nor `show` says that nothing failed."""
+    home = a_home(tmp_path)
+    a_session(home, *span("app", 0.0, 2.0, 9, status="error"), attempt(1, 1))
+    with serving(home) as client:
+        assert "Nothing failed" not in client.get(f"/sessions/{SESSION}").words
+    for command in ("show", "diagnose"):
+        assert "Nothing failed" not in Shell(home.path, capsys)(command, SESSION).out
 
 
 @pytest.mark.slow

@@ -100,7 +100,10 @@ def print_outcome(
         return True
     steps = store.rows("session_steps", session_id=session_id).dicts()
     source = store.rows("internal/content_state", session_id=session_id).dicts()[0]["source"]
-    words = nothing_failed(status, steps, is_imported=source not in (None, "recorded"))
+    [others] = store.rows("internal/other_failures", session_id=session_id).dicts()
+    words = ""
+    if not others["failures"]:
+        words = nothing_failed(status, steps, is_imported=source not in (None, "recorded"))
     if with_status:
         words = ". ".join(filter(None, (status, words)))
     if words:
