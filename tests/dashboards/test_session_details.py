@@ -208,7 +208,7 @@ def test_a_completed_session_states_whether_anything_failed(
 
 @pytest.mark.slow
 def test_a_failed_span_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If a span failed in a session that completed, neither the page nor `show` says that nothing failed."""
+    """If a span failed in a session that completed, neither the page nor `show` states that nothing failed."""
     home = a_home(tmp_path)
     a_session(home, *span("app", 0.0, 2.0, 9, status="error"), attempt(1, 1))
     with serving(home) as client:

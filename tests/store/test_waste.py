@@ -130,7 +130,7 @@ def test_the_total_counts_a_request_once() -> None:
 
 
 def test_partial_amounts_are_lower_bounds() -> None:
-    """If some amounts of a kind are unknown, its sum, and the total, are lower bounds; each kind says so."""
+    """If some amounts of a kind are unknown, its sum, and the total, are lower bounds."""
     prefix = {"writes": 2, "has_main": True, "tokens": 10, "attempt_ids": ["p"]}
     found = found_in(
         cache_misses=[miss("0.2"), miss(None, attempt_id="b")],
@@ -179,7 +179,7 @@ def test_an_amount_of_zero_is_known() -> None:
 def test_a_share_is_never_an_impossible_bound(
     unknown: list[None], status: str, total: Any, words: str
 ) -> None:
-    """`<1%` is no lower bound, and `>99%` is no upper bound."""
+    """`<1%` is not a lower bound, and `>99%` is not an upper bound."""
     amounts = ["0.0007", *unknown]
     made = [failed_turn("0.0007", "a")]
     failed = [
