@@ -299,7 +299,11 @@
     };
     async function apply(isTyped) {
       const url = filteredUrl();
-      if (url === location.pathname + location.search) return;
+      if (url === location.pathname + location.search) {
+        // The filter of this URL was set again while another one was being applied.
+        if (applying) pageRequest.abort();
+        return;
+      }
       applying += 1;
       const busy = setTimeout(() => showBusy(region, true), BUSY_MS);
       try {
@@ -307,14 +311,13 @@
         history[isTyped ? "replaceState" : "pushState"](null, "", url);
         shownSearch = location.search;
         replaceFrom(text, true);
-        announce();
       } catch (error) {
         // Ignore an abort by a later filter. For any other error, open the page, which shows the error.
         if (error.name !== "AbortError") location.assign(url);
       } finally {
         applying -= 1;
         clearTimeout(busy);
-        if (!applying) showBusy(region, false);
+        if (!applying) { showBusy(region, false); announce(); }
       }
     }
     form.addEventListener("input", (event) => {

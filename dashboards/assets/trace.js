@@ -120,13 +120,18 @@
     step.prepend(message);
   }
 
+  // The fields of the filter that have a value.
+  const filters = () => new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
+
   // Show a step: in the details, in the tree, in the waterfall and in the URL. A later selection aborts an earlier one.
+  // `write`: the method of the history that changes the URL, if any. `until`: other signals that abort the selection.
   let request = new AbortController();
   // The query string of the URL that is shown.
   let shownSearch = location.search;
-  async function select(query, { push = true, focus = false } = {}) {
+  async function select(query, { write = "pushState", focus = false, until = [] } = {}) {
     request.abort();
-    const { signal } = request = new AbortController();
+    request = new AbortController();
+    const signal = AbortSignal.any([request.signal, ...until]);
     try {
       const found = await part(`step?${query}`, signal);
       const failures = found.querySelector("#new-failures");
@@ -134,20 +139,19 @@
       step.replaceChildren(found);
       step.scrollTop = 0;
       const id = selectedId();
-      if (push && id) {
+      if (write && id) {
         const url = new URL(location.href);
         url.searchParams.set("step", id);
         url.hash = "";
-        history.pushState(null, "", url);
+        history[write](null, "", url);
         shownSearch = location.search;
       }
       let item = markSelected(id);
-      if (!item && id) {
+      if (!item && id && !filters().size) {
         // The way to this step is collapsed and was not loaded yet.
         const fresh = await part(`tree?step=${encodeURIComponent(id)}`, signal);
-        tree.replaceChildren(fresh);
-        item = markSelected(id);
-        rowsAdded();
+        // A filter that was set meanwhile shows only its matches.
+        if (!filters().size) { tree.replaceChildren(fresh); item = markSelected(id); rowsAdded(); }
       }
       if (item) { item.scrollIntoView({ block: "nearest" }); if (focus) item.focus(); }
       markBar(Number(step.querySelector(".step-head")?.dataset.number));
@@ -158,7 +162,7 @@
       // Without a response, a page load would only replace this page by an error of the browser. A dashboard that is
       // ending responds with 503.
       if (!error.status || error.status >= 500) showProblem(error);
-      else if (push) location.assign(`${base}?${query}`);
+      else if (write) location.assign(`${base}?${query}`);
     }
   }
   const selectStep = (id, options) => select(`step=${encodeURIComponent(id)}`, options);
@@ -204,44 +208,47 @@
     });
   });
 
-  // The filter: its result is a list of the matching steps.
+  // The filter: its result is a list of the matching steps. A later filter aborts an earlier one and its selection.
+  // `toFirst`: select the first match, even if the selected step also matches. `toStep`: select this step.
   let timer = 0;
-  async function filter(push = true, toFirst = false) {
-    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim()));
+  let filterRequest = new AbortController();
+  async function filter({ write = "replaceState", toFirst = false, toStep = null } = {}) {
+    filterRequest.abort();
+    const { signal } = filterRequest = new AbortController();
+    const selection = request, query = filters();
     const url = new URL(location.href);
     for (const name of ["find", "failed", "like"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
-    if (push) history.replaceState(null, "", url);
+    if (write) history[write](null, "", url);
     shownSearch = location.search;
-    const id = selectedId(), isFiltered = [...query].length > 0;
+    const id = selectedId(), isFiltered = query.size > 0;
     if (!isFiltered && id) query.set("step", id);
     let found;
     // After consent, the filter also searches the main arguments of calls. Content is only sent for a POST.
     const isContentSearched = isContentShown() && query.has("find");
-    try { found = await (isContentSearched ? part("matches", undefined, query) : part(`tree?${query}`)); } catch (error) { summary.textContent = `Could not be filtered: ${error.message}`; return; }
+    try { found = await (isContentSearched ? part("matches", signal, query) : part(`tree?${query}`, signal)); } catch (error) {
+      if (error.name !== "AbortError") summary.textContent = `Could not be filtered: ${error.message}`;
+      return;
+    }
     const counted = found.querySelector("[data-summary]");
     summary.textContent = counted ? counted.textContent : "";
     counted?.remove();
     document.getElementById("tree-empty").replaceChildren();
     tree.replaceChildren(found);
     changed.clear();
-    const isMatch = markSelected(id);
+    const isMatch = markSelected(selectedId());
     resetTabStop();
     rowsAdded();
     // The details show a match; the first one, if only failed steps were asked for.
-    const first = isFiltered && (toFirst || !isMatch) && items()[0];
-    if (!first) return;
+    const next = toStep ?? (isFiltered && (toFirst || !isMatch) ? items()[0]?.dataset.step : null);
+    // A step that the user selected meanwhile stays selected.
+    if (!next || request !== selection) return;
     tree.scrollTop = 0;
-    if (push) {
-      url.searchParams.set("step", first.dataset.step);
-      history.replaceState(null, "", url);
-      shownSearch = location.search;
-    }
-    await selectStep(first.dataset.step, { push: false });
+    await selectStep(next, { write: write && "replaceState", until: [signal] });
   }
-  const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter(false); };
+  const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter({ write: null }); };
   document.addEventListener("agentobs:consent", filterContent);
   addEventListener("DOMContentLoaded", filterContent);
-  form.addEventListener("input", (event) => { form.elements.like.value = ""; clearTimeout(timer); timer = setTimeout(() => filter(true, event.target.checked === true), event.target.matches("[type=search]") ? TYPING_MS : 0); });
+  form.addEventListener("input", (event) => { form.elements.like.value = ""; clearTimeout(timer); timer = setTimeout(() => filter({ toFirst: event.target.checked === true }), event.target.matches("[type=search]") ? TYPING_MS : 0); });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
   document.addEventListener("click", (event) => {
@@ -256,14 +263,14 @@
     selectStep(link.dataset.step);
   });
 
-  // Show the steps that failed in the same way as the step with this ID, and of these this step.
-  async function showAlike(id) {
+  // Show the steps that failed in the same way as the step with this ID, and of these this step. Back shows the page as
+  // it was before.
+  function showAlike(id) {
     form.elements.find.value = "";
     form.elements.failed.checked = true;
     form.elements.like.value = id;
     clearTimeout(timer);
-    await filter();
-    await selectStep(id);
+    filter({ write: "pushState", toStep: id });
   }
 
   const MOVES = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
@@ -302,7 +309,7 @@
     shownSearch = location.search;
     before.delete("step");
     now.delete("step");
-    if (id && String(before) === String(now)) selectStep(id, { push: false }); else location.reload();
+    if (id && String(before) === String(now)) selectStep(id, { write: null }); else location.reload();
   });
   // After a live update of the tree, the user's selection and expansions are restored.
   document.addEventListener("agentobs:replaced", (event) => {
@@ -313,12 +320,12 @@
     }
     // If no step was selected, show the one that failed the session.
     const failing = tree.querySelector("[aria-selected=true]");
-    if (failing && !selectedId()) selectStep(failing.dataset.step, { push: false });
+    if (failing && !selectedId()) selectStep(failing.dataset.step, { write: null });
     markSelected(selectedId());
     resetTabStop();
     filterContent();
     // The facts of a step that has ended meanwhile.
-    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { push: false });
+    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { write: null });
   });
   resetTabStop();
   scrollTo(0, 0);

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 from agentobs.recording.journal.home import Home
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Locator, Page, Request, Response
+    from playwright.sync_api import Browser, Dialog, Locator, Page, Request, Response, Route
 
 from tests.browser.store_builders import ROOT
 
@@ -195,6 +196,39 @@ class Tab:
             self._note("error", f"{response.status} {response.url}")
 
 
+class Held:
+    """The requests of a page for a URL, whose responses wait until the test releases them."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self._page = page
+        self._routes: list[Route] = []
+        self._ended: list[Request] = []
+        page.on("requestfinished", lambda request: self._ended.append(request))
+        page.on("requestfailed", lambda request: self._ended.append(request))
+        page.route(url, lambda route: self._routes.append(route))
+
+    def wait(self, number: int = 1) -> None:
+        """Wait until the page has sent this number of requests."""
+        self._wait_until(lambda: len(self._routes) >= number)
+
+    def release(self, at: int = 0) -> None:
+        """Let a request continue, and wait until the page has processed its response or had aborted it."""
+        route = self._routes[at]
+        route.continue_()
+        self._wait_until(lambda: route.request in self._ended)
+        self._page.evaluate(_TWO_FRAMES)
+
+    def _wait_until(self, is_true: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not is_true():
+            assert time.monotonic() < end
+            # Events arrive meanwhile.
+            self._page.wait_for_timeout(10)
+
+
+_TWO_FRAMES = """
+() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
+"""
 _SAYS = """
 ([within, words]) => document.querySelector(within)?.innerText.includes(words)
 """

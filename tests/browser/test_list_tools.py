@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.browser.page_walk import axe_violations
-from tests.browser.tabs import Tab
+from tests.browser.tabs import Held, Tab
 
 pytestmark = pytest.mark.xdist_group("browser-shop")
 PHONE = {"width": 390, "height": 844}
@@ -85,6 +85,23 @@ def test_the_old_list_is_dimmed_while_a_search_runs(tab: Tab) -> None:
     route.continue_()
     page.locator("#found[aria-busy=false]").wait_for()
     assert " of " in page.locator("#announced").inner_text()
+
+
+def test_a_cleared_search_drops_the_one_that_runs(tab: Tab) -> None:
+    """If the field is cleared before the result arrives, the list is no longer dimmed, and the result is dropped."""
+    page = tab.go("/")
+    rows = page.locator("#found tbody tr").count()
+    held = Held(page, "**/?q=nightly")
+    page.locator("[name=q]").fill("nightly")
+    held.wait()
+    page.locator("#found[aria-busy=true]").wait_for()
+    page.locator("[name=q]").fill("")
+    page.locator("#found[aria-busy=false]").wait_for()
+    assert page.locator("#announced").inner_text() == "60 of 60 sessions"
+    held.release()
+    assert parameters(tab) == {}
+    assert page.locator("[name=q]").input_value() == ""
+    assert page.locator("#found tbody tr").count() == rows
 
 
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, PHONE], ids=["desktop", "phone"])

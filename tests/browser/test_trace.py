@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.browser.tabs import Tab
+from tests.browser.tabs import Held, Tab
 
 pytestmark = pytest.mark.xdist_group("browser-long")
 SELECTED = "#tree [aria-selected=true]"
@@ -117,6 +117,103 @@ def test_failed_only_goes_to_the_first_failed_step(tab: Tab) -> None:
     first = _wait_for_step(tab, before)
     assert page.locator("#tree a").first.get_attribute("data-step") == first
     assert page.locator("#tree").evaluate("tree => tree.scrollTop") == 0
+
+
+def _shown(tab: Tab) -> str | None:
+    """Return the step in the details."""
+    return tab.page.locator(".step-head").get_attribute("data-step")
+
+
+def _details(tab: Tab) -> list[str]:
+    """Return the URLs of the details that were requested."""
+    return [url for url in tab.requested if "/step?" in url]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_only_the_last_filter_is_shown(tab: Tab, order: tuple[int, int]) -> None:
+    """In whatever order the responses to two filters arrive, the tree shows the matches of the later one."""
+    page = tab.page
+    field, summary = page.locator("#tree-filter [name=find]"), page.locator("#tree-summary")
+    held = Held(page, "**/tree?find=*")
+    field.fill("search_stock")
+    held.wait()
+    field.fill("turn=512 find_order")
+    held.wait(2)
+    for at in order:
+        held.release(at)
+        assert summary.inner_text() in ("", "1 step matches.")
+    match = _wait_for_step(tab, "")
+    assert summary.inner_text() == "1 step matches."
+    assert page.locator("#tree a").evaluate_all("all => all.map((a) => a.dataset.step)") == [match]
+    assert len(_details(tab)) == 1
+
+
+def test_a_filter_drops_the_selection_of_an_earlier_one(tab: Tab) -> None:
+    """If the details of a first match arrive after another filter, a selected step that matches it stays selected."""
+    page = tab.page
+    field, before = page.locator("#tree-filter [name=find]"), _shown(tab)
+    held = Held(page, "**/step?*")
+    field.fill("turn=512 find_order")
+    held.wait()
+    field.fill("find_order")
+    page.locator(f"{SELECTED}[data-step='{before}']").wait_for()
+    held.release()
+    assert _shown(tab) == before
+    assert _step(tab) == ""
+
+
+@pytest.mark.parametrize("is_tree_first", [True, False])
+def test_a_row_that_is_selected_while_failed_steps_load_wins(tab: Tab, is_tree_first: bool) -> None:
+    """After a click on "Show the failed calls", a row that is selected before they arrive stays selected."""
+    page = tab.page
+    trees, steps = Held(page, "**/tree?failed=1"), Held(page, "**/step?*")
+    page.locator("#failure a[data-filter]").last.click()
+    trees.wait()
+    row = page.locator("#tree a.request").nth(1)
+    chosen = row.get_attribute("data-step")
+    row.click()
+    steps.wait()
+    for held in (trees, steps) if is_tree_first else (steps, trees):
+        held.release()
+    tab.wait_for_text("steps match", "#tree-summary")
+    assert _wait_for_step(tab, "") == chosen
+    assert page.locator("#tree a:not(.failed)").count() == 0
+    assert len(_details(tab)) == 1
+
+
+def test_the_way_to_a_step_does_not_replace_a_filter(tab: Tab) -> None:
+    """If the tree with a collapsed step arrives after the matches of a filter, the matches stay."""
+    page = tab.page
+    held = Held(page, "**/tree?step=*")
+    page.keyboard.press("n")
+    held.wait()
+    page.locator("#tree-filter [name=find]").fill("find_order")
+    tab.wait_for_text("steps match", "#tree-summary")
+    rows = "all => all.map((a) => a.dataset.step)"
+    matches = page.locator("#tree a").evaluate_all(rows)
+    held.release()
+    assert page.locator("#tree a").evaluate_all(rows) == matches
+
+
+def test_back_from_the_failed_steps_shows_all_steps(tab: Tab) -> None:
+    """ "Show the failed calls" loads the details of one step and adds one entry to the history."""
+    page = tab.page
+    page.locator("#tree a.request").nth(1).click()
+    before = _wait_for_step(tab, "")
+    length, link = page.evaluate("history.length"), page.locator("#failure a[data-filter]").last
+    link.click()
+    assert _wait_for_step(tab, before) == link.get_attribute("data-step")
+    assert page.locator(SELECTED).get_attribute("data-step") == _step(tab)
+    assert "failed=1" in page.url
+    assert page.evaluate("history.length") == length + 1
+    assert len(_details(tab)) == 2
+    page.go_back()
+    page.locator(f"{SELECTED}.request[data-step='{before}']").wait_for()
+    tab.settle()
+    assert parse_qs(urlsplit(page.url).query) == {"step": [before]}
+    assert not page.locator("#tree-filter [name=failed]").is_checked()
+    assert page.locator("#tree-summary").inner_text() == ""
+    assert _shown(tab) == before
 
 
 def test_the_waterfall_and_the_tree_select_the_same_step(tab: Tab) -> None:
