@@ -164,9 +164,9 @@ def test_a_filter_drops_the_selection_of_an_earlier_one(tab: Tab) -> None:
 
 @pytest.mark.parametrize("is_tree_first", [True, False])
 def test_a_row_that_is_selected_while_failed_steps_load_wins(tab: Tab, is_tree_first: bool) -> None:
-    """After a click on "Show the failed calls", a row that is selected before they arrive stays selected."""
+    """After a click on a line with several failed steps, a row that is selected before they arrive stays selected."""
     page = tab.page
-    trees, steps = Held(page, "**/tree?failed=1"), Held(page, "**/step?*")
+    trees, steps = Held(page, "**/tree?failed=1*"), Held(page, "**/step?*")
     page.locator("#failure a[data-filter]").last.click()
     trees.wait()
     row = page.locator("#tree a.request").nth(1)
@@ -196,7 +196,7 @@ def test_the_way_to_a_step_does_not_replace_a_filter(tab: Tab) -> None:
 
 
 def test_back_from_the_failed_steps_shows_all_steps(tab: Tab) -> None:
-    """ "Show the failed calls" loads the details of one step and adds one entry to the history."""
+    """A line with several failed steps loads the details of one step, and adds one entry to the history."""
     page = tab.page
     page.locator("#tree a.request").nth(1).click()
     before = _wait_for_step(tab, "")
