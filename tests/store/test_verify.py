@@ -255,20 +255,25 @@ def test_rows_are_compared_with_the_segments(tmp_path: Path, sql: str, found: st
 
 
 def test_the_published_file_is_compared_with_its_manifest(tmp_path: Path) -> None:
-    """`verify` finds a flipped bit in the published file, even if its size and time are unchanged."""
+    """`verify` finds a flipped bit in the published file, even if its size and time are unchanged, and a table that was
+    added to it.
+    """
     import os
 
     home, _ = recorded(tmp_path)
     ingest(home)
     found = home.database.stat()
-    data = bytearray(home.database.read_bytes())
+    published = home.database.read_bytes()
+    data = bytearray(published)
     data[len(data) // 2] ^= 1
     home.database.chmod(0o600)
     home.database.write_bytes(data)
     os.utime(home.database, ns=(found.st_atime_ns, found.st_mtime_ns))
     [finding] = verify(home).findings
     assert finding.found == "this file is not the published generation"
-    os.utime(home.database, ns=(1, 1))
+    home.database.write_bytes(published)
+    with duckdb.connect(home.database) as connection:
+        connection.execute("CREATE TABLE mine (number INTEGER)")
     [finding] = verify(home).findings
     assert finding.found == "this file is not the published generation"
     home.database.write_bytes(b"my notes")
