@@ -205,12 +205,12 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _failed_alike(opened: OpenedSession, step_id: str) -> Sequence[int] | None:
+def _failed_alike(opened: OpenedSession, step_id: str) -> frozenset[int] | None:
     """Return the numbers of the steps that the line of the banner with this first step counts; None without one."""
     listed = (completed_failures(opened), inner_failures(opened))
     for each in (group for found in listed if found for group in found.groups):
         if opened.tree.node(each.numbers[0]).step_id == step_id:
-            return each.numbers
+            return frozenset(each.numbers)
     return None
 
 
@@ -471,10 +471,10 @@ def tree_part(request: Request) -> Response:
             number = selected_number(tree, {"step": query["under"]})
             below = list(tree.below(number)) if number is not None else []
             nodes = shown_nodes(view, below, set(), opened.agents)
-            values = {"nodes": nodes, "selected": None, "like": ""}
+            values = {"nodes": nodes, "selected": None}
         else:
             found = _trace_values(opened, query)
-            values = {name: found[name] for name in ("nodes", "selected", "like")}
+            values = {name: found[name] for name in ("nodes", "selected")}
             if found["is_filtered"]:
                 summary = (len(found["nodes"]), found["more_nodes"], 0)
         return HTMLResponse(

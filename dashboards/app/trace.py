@@ -209,7 +209,8 @@ def _started_agent(node: Node, agents: Mapping[str, str]) -> str:
 def earlier_failures(
     view: View, tree: TraceTree, agents: Mapping[str, str]
 ) -> tuple[str, Sequence[str]]:
-    """Return the tool calls that failed before the step that the banner names: a sentence, and their step IDs.
+    """Return the tool calls and request attempts that failed before the step that the banner names: a sentence, and
+    their step IDs.
 
     Calls that contain this step are left out, because they failed later. The sentence is empty if there are none.
     """
@@ -219,7 +220,7 @@ def earlier_failures(
     failed = [
         node
         for node in map(tree.node, tree.failed)
-        if node.kind in ("tool", "agent")
+        if node.kind in ("tool", "agent", "request")
         and node.number not in (last.number, *around)
         and (node.started_ns or 0) < (last.started_ns or 0)
     ]
@@ -227,18 +228,21 @@ def earlier_failures(
     shown = shown_nodes(view, failed, set(), agents)
     if not shown:
         return "", ()
-    names = Counter(_tool_name(each) for each in shown)
-    listed = [
-        f"{name} failed {times(n)}{_classes([each for each in shown if _tool_name(each) == name])}"
-        for name, n in names.most_common()
-    ]
-    more = count(len(listed) - MOST_NAMES, "other tool")
+    named: dict[str, list[ShownNode]] = {}
+    for each in shown:
+        named.setdefault(_failing(each), []).append(each)
+    ordered = sorted(named.items(), key=lambda item: -len(item[1]))
+    listed = [f"{name} failed {times(len(found))}{_classes(found)}" for name, found in ordered]
+    more = count(len(listed) - MOST_NAMES, "other")
     kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
     text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
     return text, [node.step_id for node in failed]
 
 
-def _tool_name(shown: ShownNode) -> str:
+def _failing(shown: ShownNode) -> str:
+    """Return the name of what failed: the tool, or the model of a request."""
+    if shown.node.kind == "request":
+        return f"request {shown.label}"
     return "an unnamed tool" if shown.label.startswith(DIGEST) else shown.label
 
 

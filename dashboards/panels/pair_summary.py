@@ -21,7 +21,8 @@ _TOTALS = (
     ("cost_usd", "Cost"),
     ("session_duration_ns", "Duration"),
     ("turns", "Turns"),
-    ("failed_calls", "Failed calls"),
+    ("failed_calls", "Failed tool calls"),
+    ("failed_requests", "Failed requests"),
     ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
     ("decisions", "Permission decisions"),
@@ -30,7 +31,7 @@ _TOTALS = (
     ("cache_write_tokens", "Cache write tokens"),
     ("output_tokens", "Output tokens"),
 )
-_FIRST = ("Outcome", "Cost", "Duration", "Turns", "Failed calls")
+_FIRST = ("Outcome", "Cost", "Duration", "Turns", "Failed tool calls", "Failed requests")
 """The totals before the models."""
 _CHANGES = {
     "same": ("=", "identical"),

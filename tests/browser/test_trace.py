@@ -175,7 +175,7 @@ def test_a_row_that_is_selected_while_failed_steps_load_wins(tab: Tab, is_tree_f
     steps.wait()
     for held in (trees, steps) if is_tree_first else (steps, trees):
         held.release()
-    tab.wait_for_text("failed in the same way", "#tree-summary")
+    tab.wait_for_text("steps match", "#tree-summary")
     assert _wait_for_step(tab, "") == chosen
     assert page.locator("#tree a:not(.failed)").count() == 0
     assert len(_details(tab)) == 1

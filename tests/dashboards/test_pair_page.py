@@ -439,11 +439,11 @@ def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
     listed = words.partition("Differences ")[2]
     assert listed.index("refund failed only in B") < listed.index("~ turn 1 request model")
     assert "outcome executed → failed, result" in words
-    assert "Failed calls 1 2 1 more in B (100%)" in words
+    assert "Failed tool calls 1 2 1 more in B (100%)" in words
     assert (
         "model: claude-haiku-5-5 -> claude-opus-5-5 (4 requests, first in turn 1)" in command.stdout
     )
-    assert re.search(r"^failed calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
+    assert re.search(r"^failed tool calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
     with open_store(home) as store:
         failed = failed_call_counts(store, ids)
         comparison = comparison_of(store, a, b)
@@ -656,7 +656,9 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
         [step, *_] = [each for each in page.links(f"/sessions/{second}?") if "step=" in each]
         assert client.get(step).status == 200
     assert "A completed after turn 2." in words
-    assert "B completed after turn 2, but its sub-agent tests failed. Failed step in B" in words
+    assert (
+        "B completed after turn 2, but its sub-agent tests failed. Last failed step in B" in words
+    )
     assert "First change of outcome: call agent in turn 1 : failed only in B" in words
     assert "First change of content: request in turn 1 : different text of the response" in words
     assert "First change of outcome: call agent in turn 1 differs" in words

@@ -338,7 +338,7 @@ _CACHE = (
     "compactions", "compaction_usd", "better", "cost_usd", "cost_status",
 )  # fmt: skip
 _LOSSES = (
-    "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "reason_source",
+    "at_ns", "lane", "turn", "reason", "extra_usd", "missed_tokens", "gap_ns", "model", "reason_source",
     "zones_changed", "changed_message", "compared_turn",
 )  # fmt: skip
 _NOT_EXACT = ("attempt_id", "session_id", "at_ns", "model", "cost_status", "cost_usd")

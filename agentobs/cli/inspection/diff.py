@@ -25,7 +25,7 @@ from agentobs.errors import UsageError
 from agentobs.records.display import certain_money, in_both, seconds, text
 from agentobs.records.outcome_difference import error_of
 from agentobs.records.words import NO_IDENTICAL_STEP
-from agentobs.store.analysis.failed_steps import failed_call_counts
+from agentobs.store.analysis.failed_steps import FailedCalls, failed_calls
 from agentobs.store.analysis.lane_names import (
     AUXILIARY,
     name_of_lane,
@@ -276,6 +276,8 @@ class _SessionRows:
     partial: Set[str]
     """The attempts whose output tokens are a lower bound."""
     failed_calls: int
+    failed_requests: int
+    """The number of requests of which all attempts failed."""
     unfinished: UnfinishedTurns | None
     failure: Mapping[str, Any] | None
     """Its row of `failures`; None if it did not fail."""
@@ -291,7 +293,7 @@ class _SessionRows:
         steps = [row for row in listed if row["runs_on"] != "provider"]
         lanes = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
         partial = store.rows("internal/partial_counts", session_id=session_id).rows
-        failed = failed_call_counts(store, [session_id]).get(session_id, 0)
+        failed = failed_calls(store, [session_id]).get(session_id, FailedCalls(0, None, 0))
         cut = store.rows("internal/unfinished_turns", session_id=session_id).dicts()
         failure = store.rows("internal/failure", session_id=session_id).first()
         return cls(
@@ -300,7 +302,8 @@ class _SessionRows:
             steps,
             lanes,
             {str(row[0]) for row in partial},
-            failed,
+            failed.count,
+            failed.requests,
             unfinished_turns(list(cut)),
             failure,
             _setup_of_session(store, session_id),
@@ -352,6 +355,7 @@ def _facts_of(
         "session_id": known.session_id,
         "outcome": str(summary["status"]),
         "failed_calls": known.failed_calls,
+        "failed_requests": known.failed_requests,
         **_turns(int(summary["turns"]), known.unfinished),
     }
     about["setup"] = known.setup

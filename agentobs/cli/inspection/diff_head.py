@@ -13,7 +13,7 @@ from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference
 from agentobs.records.display import COST_MARKS, in_both, money, printable, seconds, text
 from agentobs.records.outcome_difference import have_different_causes, outcome_difference
-from agentobs.records.setup_difference import setup_changes
+from agentobs.records.setup_difference import setup_changes, setup_unknown
 from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ _TOTALS = (
     ("turns", "turns"),
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
-    ("failed calls", "failed_calls"),
+    ("failed tool calls", "failed_calls"),
+    ("failed requests", "failed_requests"),
     ("permission decisions", "decisions"),
     ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
@@ -32,7 +33,7 @@ _TOTALS = (
     ("cost", "cost_usd"),
     ("duration", "session_duration_ns"),
 )
-_OF_SESSION = ("turns", "session_duration_ns", "failed_calls")
+_OF_SESSION = ("turns", "session_duration_ns", "failed_calls", "failed_requests")
 """The totals that are not sums over the compared steps."""
 _KEYS = ("compared_total", "total_of_a", "total_of_b", "b_minus_a")
 """The keys of the columns of the table, which determine their widths."""
@@ -185,6 +186,8 @@ def _setup_lines(compared: Sequence[Side]) -> Iterator[str]:
     for each in setup_changes(a, b):
         note = f" ({each.note})" if each.note else ""
         yield f"{each.name}: {each.a} -> {each.b}{note}"
+    if unknown := setup_unknown(a, b):
+        yield f"recorded in neither: {', '.join(unknown)}"
 
 
 def _turn(part: Part | None) -> str:

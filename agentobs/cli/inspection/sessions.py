@@ -161,6 +161,10 @@ def sessions(
             if signatures is None:
                 rows, columns, is_unsearched = _without_unknown_causes(rows, columns)
         print_rows(rows, columns, form)
+    if not rows[1] and selections:
+        todo = "; --error finds types of errors, and --all-text searches all content"
+        has_todo = search is not None and not all_text
+        click.echo(f"no session matches{todo if has_todo else ''}", err=True)
     if is_unsearched:
         click.echo(UNSEARCHED, err=True)
     if has_more:

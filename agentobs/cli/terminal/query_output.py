@@ -226,6 +226,7 @@ _SHORT_HEADINGS = {
     "cache write 1h": "$ 1h",
     "cache read": "$ read",
     "compaction": "$ compactions",
+    "extra": "extra cost",
     "cost status": "status",
     "tool use count": "calls",
     "first chunk": "1st chunk",

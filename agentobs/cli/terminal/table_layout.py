@@ -31,8 +31,8 @@ PRIORITY = {
         (
             2,
             "name title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd "
-            "error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status "
-            "times part kind A B total_of_a total_of_b notable",
+            "extra_usd error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio "
+            "cost_status times part kind A B total_of_a total_of_b notable",
         ),
         (
             3,

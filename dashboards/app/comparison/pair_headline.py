@@ -154,16 +154,20 @@ def _words(of: str, step: Row, failed_in: str) -> str:
     """Return what is different in a step."""
     known = row(step)
     if of == "change of outcome":
-        return f"failed only in {failed_in}"
+        return f"{_verb(step)} only in {failed_in}"
     if of == "change of content":
         return f"different {', '.join(known['contents'])}"
     if of == MISSING_STEP:
-        verb = "denied" if side_of(step)["kind"] == "decision" else "failed"
-        return f"{known['words']}, and {verb}"
+        return f"{known['words']}, and {_verb(step)}"
     if step["change"] == "changed":
         names = [name for name, _, _ in known["differs"]]
         return f"different {', '.join([*names, *known['contents']])}"
     return ", ".join(filter(None, (known["words"], known["failure"])))
+
+
+def _verb(step: Row) -> str:
+    """Return what happened to a step that did not succeed."""
+    return "denied" if side_of(step)["kind"] == "decision" else "failed"
 
 
 def side_of(step: Row) -> Row:

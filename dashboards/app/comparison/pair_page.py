@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.records.display import instant
-from agentobs.records.setup_difference import setup_changes
+from agentobs.records.setup_difference import setup_changes, setup_unknown
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.runtime import process
@@ -120,6 +120,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         firsts=firsts,
         models=model_changes(comparison, names),
         setup=setup_changes(*setups),
+        setup_unknown=setup_unknown(*setups),
         names=names,
         first_note=NO_IDENTICAL_STEP if steps and len(different) == len(steps) else "",
         notes=[*_notes(running), *not_compared(comparison)],

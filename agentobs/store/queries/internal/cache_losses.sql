@@ -4,7 +4,8 @@
 -- cache_losses, the most expensive first. The columns about the comparison with the previous request are NULL if the
 -- call is not a cache miss.
 SELECT
-    lost.lane, lost.attempt_id, lost.at_ns, attempts.model, missed.gap_ns, lost.missed_tokens, lost.wasted_usd, lost.reason,
+    lost.lane, lost.attempt_id, lost.at_ns, attempts.model, missed.gap_ns, lost.missed_tokens, lost.wasted_usd AS extra_usd,
+    lost.reason,
     missed.changed_message, lost.reason_source, missed.zones_changed, lost.turn, missed.compared_turn
 FROM cache_losses AS lost
 LEFT JOIN attempts
