@@ -301,7 +301,11 @@ def test_the_next_session_is_recorded_if_the_directory_is_deleted(how: str, tmp_
     record_all(recorder, [session_records(1)[4], *session_records(2)])
     assert recorder.close()
     assert session_id(2) in complete_sessions(existing_home(home.path))
-    assert recorder.statistics().reasons == {"deleted": 4, "stopped": 1}
+    # The recorder may notice the deletion before or after the fourth record arrives.
+    assert recorder.statistics().reasons in (
+        {"deleted": 4, "stopped": 1},
+        {"deleted": 3, "stopped": 2},
+    )
 
 
 def test_deleted_records_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
