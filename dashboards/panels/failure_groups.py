@@ -101,7 +101,7 @@ class FailureGroup:
         if number == 1:
             return ""
         if have_equal_texts:
-            return f"{number:,} times the same error:"
+            return f"{number:,} times the same {'result' if self.is_denied else 'error'}:"
         if self.is_denied:
             both = "Both" if number == 2 else f"All {number:,}"
             return f"{both} were denied. Result of the first:"

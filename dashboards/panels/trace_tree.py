@@ -72,6 +72,12 @@ class Node:
             return is_denied(self.step)
         return self.decision is not None and is_denied(self.decision)
 
+    @property
+    def denial(self) -> str:
+        """That the call was denied, and by whom if the decision is known: `denied (person)`."""
+        by = str(self.decision["outcome"]).partition(" ")[2] if self.decision is not None else ""
+        return f"denied ({by})" if by else "denied"
+
 
 @dataclass(frozen=True, slots=True)
 class TraceTree:

@@ -1,4 +1,4 @@
-"""A denied call counts as denied and a failed call as failed, with the same numbers on all pages and in the terminal."""
+"""A denied call is counted as denied and a failed call as failed, with the same numbers everywhere."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def test_the_store_counts_denied_calls_as_errors(denials: Denials) -> None:
 def test_equal_texts_of_errors_are_stated_without_the_text(denials: Denials) -> None:
     """If the recorded results are equal, the page says so before the text is shown."""
     page = denials.client.get(f"/sessions/{denials.many}")
-    assert "3 times the same error:" in page.words
+    assert "3 times the same result:" in page.words
     assert "No." not in page.words
