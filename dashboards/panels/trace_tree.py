@@ -74,7 +74,7 @@ class Node:
 
     @property
     def denial(self) -> str:
-        """That the call was denied, and by whom if the decision is known: `denied (person)`."""
+        """That the call was denied, and the reason if the decision is known: `denied (person)`."""
         by = str(self.decision["outcome"]).partition(" ")[2] if self.decision is not None else ""
         return f"denied ({by})" if by else "denied"
 

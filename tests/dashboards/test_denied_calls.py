@@ -124,7 +124,7 @@ def test_the_store_counts_denied_calls_as_errors(denials: Denials) -> None:
 
 
 def test_equal_texts_of_errors_are_stated_without_the_text(denials: Denials) -> None:
-    """If the recorded results are equal, the page says so before the text is shown."""
+    """If the recorded results are equal, the page states this before the text is shown."""
     page = denials.client.get(f"/sessions/{denials.many}")
     assert "3 times the same result:" in page.words
     assert "No." not in page.words

@@ -252,7 +252,7 @@ def test_a_retry_repairs_a_request() -> None:
 
 
 def test_a_denied_call_did_not_fail() -> None:
-    """A call whose permission was denied is in a group of its own, which says that it was denied."""
+    """A call whose permission was denied is in a separate group, whose text is that it was denied."""
     shown, made = call(1, "send", 1, failed=False)
     denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
     tree = trace_tree([shown | {"state": "stopped"}], [made, denied])

@@ -177,7 +177,7 @@ def step_place(step: Row, names: Mapping[str, str]) -> str:
 
 
 def model_words(requests: int, place: str) -> tuple[str, str, str]:
-    """Return in which requests a model was replaced, in three parts of which the second names the first of them:
+    """Return in which requests a model was replaced, in three parts. The second part is the place of the first request:
     ` in 1 request (`, `turn 3` and `)`, or ` in 4 requests, first in `, `turn 1` and nothing.
 
     Args:
