@@ -48,12 +48,15 @@ def print_failure(failure: Mapping[str, Any], agents: Mapping[str, str]) -> None
         failure: the failure, from `failure_of`.
         agents: the display names of sub-agents, by lane.
     """
+    from agentobs.store.analysis.failed_steps import is_denied
+
     print_line(failure_line(failure), FAILED_STYLE)
     before = [_named(step, agents) for step in failure["before"]]
     if failure["step"]:
         # After a result such as `max_turns`, the step is only the last one that failed.
-        name = "last failed step" if failure["cause"] == "result" else "failed step"
-        print_line(f"{name}: {_failed_step(_named(failure['step'], agents))}")
+        name = f"{'denied' if is_denied(failure['step']) else 'failed'} step"
+        last = "last " if failure["cause"] == "result" else ""
+        print_line(f"{last}{name}: {_failed_step(_named(failure['step'], agents))}")
     elif last := next(filter(_has_failed, reversed(before)), None):
         print_line(f"last failed step: {_cell(last, 'step')}{_place(last['turn'], last['lane'])}")
     if before:

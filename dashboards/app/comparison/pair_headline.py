@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.store.analysis.failed_steps import is_denied
 from agentobs.store.analysis.first_changes import model_words, step_place
 from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.store_view import Row
@@ -62,7 +63,7 @@ def endings(
     failures: Sequence[Row | None],
     places: Sequence[StepPlaces],
 ) -> list[dict[str, Any]]:
-    """Return how each session ended: a sentence, and the failed step in its trace, if known."""
+    """Return how each session ended: a sentence, and its last failed step in its trace, if known, with its name."""
     turns = [
         max((each[side].get("turn") or 0 for each in steps if _is_main(each.get(side))), default=0)
         for side in "ab"
@@ -86,9 +87,14 @@ def endings(
             ],
         )
         step = failure and place.failed_step(failure)
+        known = (
+            {"kind": failure["step_kind"], "outcome": failure["step_outcome"]} if failure else {}
+        )
         if failure is None and agents:
             step = _call_step(agents[-1])
-        found.append({"words": words, "session_id": place.session_id, "step": step})
+        verb = "denied" if known and is_denied(known) else "failed"
+        link = f"Last {verb} step in {'AB'[at]}"
+        found.append({"words": words, "session_id": place.session_id, "step": step, "link": link})
     return found
 
 
