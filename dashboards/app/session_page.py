@@ -38,10 +38,10 @@ from agentobs.store.analysis.waste import NOTHING, session_waste, waste_total, w
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
+from dashboards.app.content_reader import have_equal_errors
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
-from dashboards.app.step_content import have_equal_errors
 from dashboards.app.store_view import Row, View
 from dashboards.app.trace import (
     MOST_CHARACTERS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +11,6 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.provider.registry import dialect_of_body
-from agentobs.recording.journal.home import Home
 from agentobs.records.labels import DIGEST
 from agentobs.records.whole_numbers import whole_number
 from dashboards.app.attempt_page import attempt_of
@@ -41,10 +39,6 @@ MOST_EARLIER = 10
 """The maximum number of earlier messages that are shown at once. Our choice: a few screens."""
 MOST_RETRIES = 20
 """The maximum number of attempts of a request that are skipped to find the previous request. Our choice."""
-MOST_COMPARED = 100
-"""The maximum number of errors whose texts are compared when a page is made. Our choice: some milliseconds."""
-MOST_COMPARED_BYTES = 1_000_000
-"""The maximum size of these texts in total. Our choice: some milliseconds. [bytes]"""
 _Part = tuple[Block | Withheld, str | None]
 """A block of content, and the attempt from which its full text can be downloaded."""
 
@@ -155,34 +149,6 @@ def call(request: Request, fields: Fields) -> Response:
     with CONTENT_SLOTS:
         blocks = _call_blocks(Content(site_of(request).home), about, row, recorded, following)
         return _blocks_response(request, about, "Input and result", blocks)
-
-
-def have_equal_errors(home: Home, rows: Sequence[Row], calls: Collection[tuple[str, int]]) -> bool:
-    """Return whether the recorded results of failed calls are known to be equal. The texts themselves are not returned.
-
-    Args:
-        home: the home.
-        rows: the rows of `internal/recorded_errors` of the session.
-        calls: the attempt and the place in its response of each call.
-    """
-    known = {(row["attempt_id"], row["ordinal"]): row for row in rows}
-    found = [known[each] for each in calls if each in known]
-    sizes = {row["result_bytes"] for row in found}
-    if len(found) != len(calls) or len(sizes) != 1 or len(found) > MOST_COMPARED:
-        return False
-    if sum(row["result_bytes"] for row in found) > MOST_COMPARED_BYTES:
-        return False
-    content = Content(home)
-    first = None
-    for row in found:
-        executed = content.tool_execution(row)
-        if isinstance(executed, Withheld) or "result" not in executed:
-            return False
-        result = json.dumps(executed["result"], sort_keys=True)
-        if first not in (None, result):
-            return False
-        first = result
-    return True
 
 
 def error(request: Request, fields: Fields) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -58,9 +58,9 @@ class Side(Protocol):
     """Its description, as in the JSON."""
     session_title: str
     """Its title; empty if it has none."""
-    starts: Mapping[tuple[str, str], int]
+    starts: dict[tuple[str, str], int]
     """When its steps started, by kind and ID; empty for a fixture. [ns since 1970 UTC]"""
-    failed_calls: Set[str]
+    failed_calls: set[str]
     """The IDs of its tool calls whose result is an error; empty for a fixture."""
 
     @property

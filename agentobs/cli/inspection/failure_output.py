@@ -55,8 +55,8 @@ def print_failure(failure: Mapping[str, Any], agents: Mapping[str, str]) -> None
     if failure["step"]:
         # After a result such as `max_turns`, the step is only the last one that failed.
         name = f"{'denied' if is_denied(failure['step']) else 'failed'} step"
-        last = "last " if failure["cause"] == "result" else ""
-        print_line(f"{last}{name}: {_failed_step(_named(failure['step'], agents))}")
+        name = f"last {name}" if failure["cause"] == "result" else name
+        print_line(f"{name}: {_failed_step(_named(failure['step'], agents))}")
     elif last := next(filter(_has_failed, reversed(before)), None):
         print_line(f"last failed step: {_cell(last, 'step')}{_place(last['turn'], last['lane'])}")
     if before:

@@ -117,7 +117,7 @@ def by_end(steps: Sequence[Row], starts: Sequence[Mapping[tuple[str, str], int]]
     for number, step in enumerate(steps, start=1):
         part, at = side_of(step), "b" in step
         # Times are relative to the first step of the session.
-        started = starts[at].get((part["kind"], part.get("id")), begins[at]) - begins[at]
+        started = starts[at].get((part["kind"], str(part.get("id"))), begins[at]) - begins[at]
         end = max(started + (part.get("duration_ns") or 0), latest.get(part["lane"], 0))
         latest[part["lane"]] = end
         ends.append((end, number))

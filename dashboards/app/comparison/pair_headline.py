@@ -87,12 +87,10 @@ def endings(
             ],
         )
         step = failure and place.failed_step(failure)
-        known = (
-            {"kind": failure["step_kind"], "outcome": failure["step_outcome"]} if failure else {}
-        )
+        outcome = failure["step_outcome"] if failure else None
         if failure is None and agents:
             step = _call_step(agents[-1])
-        verb = "denied" if known and is_denied(known) else "failed"
+        verb = "denied" if is_denied({"kind": "tool_call", "outcome": outcome}) else "failed"
         link = f"Last {verb} step in {'AB'[at]}"
         found.append({"words": words, "session_id": place.session_id, "step": step, "link": link})
     return found
