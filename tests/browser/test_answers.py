@@ -170,7 +170,7 @@ def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> 
 
 
 def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
-    """The banner names the calls and request attempts that failed before the failed step, and its link selects the first of them."""
+    """The banner names what failed before the failed step, and its link selects the first of these steps."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
     assert (
