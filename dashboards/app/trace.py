@@ -230,9 +230,10 @@ def earlier_failures(
         return "", ()
     named: dict[str, list[ShownNode]] = {}
     for each in shown:
-        named.setdefault(_failing(each), []).append(each)
+        verb = "was denied" if each.node.is_denied else "failed"
+        named.setdefault(f"{_failing(each)} {verb}", []).append(each)
     ordered = sorted(named.items(), key=lambda item: -len(item[1]))
-    listed = [f"{name} failed {times(len(found))}{_classes(found)}" for name, found in ordered]
+    listed = [f"{name} {times(len(found))}{_classes(found)}" for name, found in ordered]
     more = count(len(listed) - MOST_NAMES, "other")
     kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
     text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
@@ -249,7 +250,7 @@ def _failing(shown: ShownNode) -> str:
 def _classes(failed: Sequence[ShownNode]) -> str:
     """Return how calls of a tool failed, in parentheses, with numbers if they differ; empty if unknown."""
     reasons = Counter(each.detail for each in failed if not each.detail.startswith(DIGEST))
-    for unspecific in ("", "failed"):
+    for unspecific in ("", "failed", "denied"):
         del reasons[unspecific]
     if not reasons:
         return ""

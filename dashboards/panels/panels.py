@@ -511,10 +511,14 @@ def _latency(rows: Sequence[Row], has_sub_agents: bool = False) -> Panel | None:
 def _errors(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
+    calls, errors, denied = (
+        sum(row[name] for row in rows) for name in ("calls", "errors", "denied")
+    )
     summary = f"{errors:,} of {calls:,} calls failed ({share(errors, calls, digits=1)})."
+    if denied:
+        summary = f"{summary} {denied:,} {'was' if denied == 1 else 'were'} denied."
     figure = figures.tool_errors(rows)
-    columns = ("name", "calls", "errors")
+    columns = ("name", "calls", "errors", "denied") if denied else ("name", "calls", "errors")
     return panel(
         "tool-errors", "Tool error rate", summary, figure, columns, rows, listed_by={"name": "q"}
     )

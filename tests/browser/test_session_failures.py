@@ -103,7 +103,7 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
     rows = tab.page.locator("#tree [role=treeitem]").all_inner_texts()
     assert len(rows) == sum("call run_command" in each for each in rows) == 2
     assert all("✕" in each for each in rows)
-    assert "Error of the first of 2; the other may differ:" in banner.inner_text()
+    assert "2 times the same error:" in banner.inner_text()
     banner.get_by_role("button", name="Show the error text").click()
     tab.wait_for_text("no database", "#failure")
     assert axe_violations(tab, "#failure") == ()

@@ -51,7 +51,8 @@ def rewrite(usd: str, turn: int, attempt_id: str = "c", lane: str = "main") -> d
 def failed_turn(usd: str | None, attempt_id: str) -> dict[str, Any]:
     place = {"attempt_id": attempt_id, "lane": "main", "turn": 2}
     cost = None if usd is None else Decimal(usd)
-    return {**place, "tool_errors": 2, "cost_usd": cost, "cost_status": "exact"}
+    calls = {"tool_errors": 2, "denied_calls": 0}
+    return {**place, **calls, "cost_usd": cost, "cost_status": "exact"}
 
 
 def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:

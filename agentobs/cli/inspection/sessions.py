@@ -240,10 +240,11 @@ def show(
         groups = failed_steps_of(store, session_id, as_dicts(turns))
         if print_outcome(store, session_id, failure, str(shown["status"]), groups):
             click.echo()
-        failed = sum(each.count for each in groups if each.kind == "tool_call")
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
-        print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
+        [kept] = store.rows("internal/content_state", session_id=session_id).dicts()
+        source = kept["source"]
+        print_facts(summary_facts(shown, title, as_dicts(git), costs, groups, cut, source))
         _print_time_and_waste(store, session_id, shown)
         _print_agents(store, session_id)
         if facts:
@@ -330,7 +331,7 @@ _FAILED_SESSIONS = (
 )  # fmt: skip
 _TURNS = (
     "lane", "turn", "attempt", "duration_ns", "first_chunk_ns", "stop_reason", "tool_use_count",
-    "tool_errors", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
+    "tool_errors", "denied_calls", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
     "cache_write_tokens", "cost_usd",
 )  # fmt: skip
 _AGENTS = (
@@ -487,8 +488,10 @@ def _print_steps(
     first = min((row["started_ns"] for row in listed), default=0)
     steps = shown_steps(listed)
     lanes = agent_names(store, session_id)
+    has_denied = any(row["denied_calls"] for row in as_dicts(turns))
+    turn_columns = tuple(each for each in _TURNS if each != "denied_calls" or has_denied)
     if groups is None or len(turns[1]) + len(steps) <= LONG_ROWS:
-        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
+        print_rows(with_lane_names(turns, store, session_id), turn_columns, "table")
         click.echo()
         print_rows(_timeline(steps, first), _TIMELINE, "table")
         _print_certainty(store, session_id, steps)
@@ -497,7 +500,7 @@ def _print_steps(
     print_line(
         f"{len(chosen[1]):,} of {len(turns[1]):,} turns: {words}; --all shows all turns and steps"
     )
-    columns = (*_TURNS[:2], "notable", *_TURNS[2:])
+    columns = (*turn_columns[:2], "notable", *turn_columns[2:])
     print_rows(with_lane_names(chosen, store, session_id), columns, "table")
     longest = longest_steps(steps, lanes)
     click.echo()

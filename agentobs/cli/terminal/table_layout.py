@@ -36,7 +36,7 @@ PRIORITY = {
         ),
         (
             3,
-            "label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns "
+            "label turns stop_reason tool_errors denied_calls model_ns tool_ns total_ns p50_ns max_ns "
             "usual_reason detail changes limit_name rejected",
         ),
         (

@@ -240,13 +240,16 @@ def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
 
 
 def _failed_calls(turns: Sequence[Row]) -> Iterator[Waste]:
-    made = [row for row in turns if row["tool_errors"]]
+    made = [row for row in turns if row["tool_errors"] or row["denied_calls"]]
     if not made:
         return
     has_prices = all(row["cost_usd"] is not None for row in made)
     usd = _sum(made, "cost_usd") if has_prices else None
-    calls = sum(row["tool_errors"] for row in made)
-    cause = f"{_count(len(made), 'request')} with {_count(calls, 'failed tool call')}{_turns(made)}"
+    numbers = (("failed", "tool_errors"), ("denied", "denied_calls"))
+    calls = {word: total for word, name in numbers if (total := sum(row[name] for row in made))}
+    kinds = " and ".join(f"{total:,} {word}" for word, total in calls.items())
+    noun = f"tool call{'s' * (sum(calls.values()) != 1)}"
+    cause = f"{_count(len(made), 'request')} with {kinds} {noun}{_turns(made)}"
     yield Waste(
         "failed_calls", usd, _amount(usd, _mark(made)), cause, _by_attempt(made, "cost_usd")
     )

@@ -89,7 +89,7 @@ FROM (
     UNION SELECT session_id, error_class FROM session_ends WHERE outcome = 'failed'
 )
 WHERE error_class IS NOT NULL;
-COMMENT ON VIEW error_classes IS 'The classes of the errors of each session, as in errors. A query of this view is faster, because it does not find the steps.';
+COMMENT ON VIEW error_classes IS 'The classes of the errors of each session, as in `errors`. A query of this view is faster, because it does not find the steps.';
 COMMENT ON COLUMN error_classes.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN error_classes.error_class IS 'The class of one or more of its errors.';
 

@@ -43,6 +43,7 @@ SELECT
     NULL::BIGINT AS tools_ns,
     NULL::BIGINT AS estimated_tools_ns,
     0 AS tool_errors,
+    0 AS denied_calls,
     spent.* EXCLUDE (attempt_id)
 FROM last_tried
 LEFT JOIN spent ON last_tried.attempt_id = spent.attempt_id
