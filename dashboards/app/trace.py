@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentobs.errors import UsageError
+from agentobs.records.display import listed
 from agentobs.records.labels import DIGEST
 from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.cause_texts import effect_text
@@ -268,6 +269,15 @@ def _agents_of(nodes: Sequence[Node], agents: Mapping[str, str]) -> str:
     return f" in {len(lanes):,} sub-agents"
 
 
+class Matches(NamedTuple):
+    """The nodes that match a filter."""
+
+    nodes: Sequence[ShownNode]
+    """Those that are shown."""
+    summary: str
+    """How many steps match, in one or two short sentences."""
+
+
 def matching_nodes(
     view: View,
     tree: TraceTree,
@@ -277,8 +287,8 @@ def matching_nodes(
     only_failed: bool,
     arguments: Mapping[int, str] = MappingProxyType({}),
     among: Collection[int] | None = None,
-) -> tuple[list[ShownNode], int]:
-    """Return the nodes that match a filter, and the number of those that are not shown.
+) -> Matches:
+    """Return the nodes that match a filter.
 
     Args:
         view: the state of the store.
@@ -299,7 +309,38 @@ def matching_nodes(
         and (each.node.is_failed or not only_failed)
         and _contains(each, wanted, arguments)
     ]
-    return found[:MOST_MATCHES], max(len(found) - MOST_MATCHES, 0)
+    more = max(len(found) - MOST_MATCHES, 0)
+    counted = _failures_in_words([each.node for each in found]) if only_failed and found else ""
+    counted = counted or f"{len(found):,} {'step matches' if len(found) == 1 else 'steps match'}"
+    left_out = f"; {more:,} more {'is' if more == 1 else 'are'} not shown" if more else ""
+    return Matches(found[:MOST_MATCHES], f"{counted}{left_out}.")
+
+
+def _failures_in_words(failed: Sequence[Node]) -> str:
+    """Return how many tool calls and request attempts failed, as `agentobs show` counts them, and how many other steps
+    are marked as failed, such as the interaction that one of them ended.
+    """
+    kinds = Counter(_FAILURES.get(each.kind, each.kind.replace("_", " ")) for each in failed)
+    counted = [
+        (noun, kinds.pop(noun)) for noun in ("tool call", "request attempt") if noun in kinds
+    ]
+    own, others = (
+        listed([count(number, noun) for noun, number in found])
+        for found in (counted, kinds.most_common())
+    )
+    if not own or not others:
+        return f"{own or others} failed"
+    return f"{own} failed; also marked as failed: {others}"
+
+
+_FAILURES = {
+    "tool": "tool call",
+    "agent": "tool call",
+    "request": "request attempt",
+    "sub_agent": "sub-agent",
+    "mcp_call": "MCP call",
+}
+"""What a failed node counts as; other kinds are their own words."""
 
 
 def shown_step(
