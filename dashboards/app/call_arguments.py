@@ -161,6 +161,7 @@ def matches(request: Request, fields: Fields) -> Response:
             fields.get("find", "")[:MOST_CHARACTERS],
             opened.agents,
             only_failed="failed" in fields,
+            errors=opened.stored_rows("session_errors"),
             arguments=texts,
         )
     values = {"nodes": nodes, "selected": None, "like": "", "session_id": opened.session_id}

@@ -168,7 +168,13 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     summary, is_filtered = "", bool(words.strip() or only_failed)
     if is_filtered:
         nodes, summary = matching_nodes(
-            view, tree, words, opened.agents, only_failed=only_failed, among=alike
+            view,
+            tree,
+            words,
+            opened.agents,
+            only_failed=only_failed,
+            errors=opened.stored_rows("session_errors"),
+            among=alike,
         )
         matches = [each.node.number for each in nodes]
         if matches and number not in matches and not ("step" in query or "number" in query):
@@ -197,7 +203,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "like": like if alike else "",
         "selected": number,
         "shown": shown_step(
-            view, tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         ),
         "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
@@ -484,7 +490,7 @@ def step_part(request: Request) -> Response:
         opened = open_session(request, view, session_named(request, view))
         number = selected_number(opened.tree, request.query_params)
         shown = shown_step(
-            view, opened.tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, opened.tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         )
         kept = content_state(view.store, opened.session_id)
         values = {

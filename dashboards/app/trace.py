@@ -285,6 +285,7 @@ def matching_nodes(
     agents: Mapping[str, str],
     *,
     only_failed: bool,
+    errors: Sequence[Row],
     arguments: Mapping[int, str] = MappingProxyType({}),
     among: Collection[int] | None = None,
 ) -> Matches:
@@ -296,6 +297,7 @@ def matching_nodes(
         words: the words that a node must contain.
         agents: the display names of the lanes.
         only_failed: whether only failed nodes match.
+        errors: the rows of `session_errors`.
         arguments: the main arguments of calls, by the numbers of their nodes, if content may be searched.
         among: the numbers of the nodes that may match; None for all.
     """
@@ -310,27 +312,45 @@ def matching_nodes(
         and _contains(each, wanted, arguments)
     ]
     more = max(len(found) - MOST_MATCHES, 0)
-    counted = _failures_in_words([each.node for each in found]) if only_failed and found else ""
-    counted = counted or f"{len(found):,} {'step matches' if len(found) == 1 else 'steps match'}"
+    counted = f"{len(found):,} {'step matches' if len(found) == 1 else 'steps match'}"
+    if only_failed and found:
+        counted = _failures_in_words([each.node for each in found], errors)
     left_out = f"; {more:,} more {'is' if more == 1 else 'are'} not shown" if more else ""
     return Matches(found[:MOST_MATCHES], f"{counted}{left_out}.")
 
 
-def _failures_in_words(failed: Sequence[Node]) -> str:
-    """Return how many tool calls and request attempts failed, as `agentobs show` counts them, and how many other steps
-    are marked as failed, such as the interaction that one of them ended.
+def _failures_in_words(failed: Sequence[Node], errors: Sequence[Row]) -> str:
+    """Return how many of the tool calls and request attempts failed, as `agentobs show` counts them, and how many other
+    steps are marked as failed, such as the interaction that one of them ended.
+
+    Args:
+        failed: the nodes that are marked as failed.
+        errors: the rows of `session_errors`.
     """
-    kinds = Counter(_FAILURES.get(each.kind, each.kind.replace("_", " ")) for each in failed)
-    counted = [
-        (noun, kinds.pop(noun)) for noun in ("tool call", "request attempt") if noun in kinds
-    ]
-    own, others = (
-        listed([count(number, noun) for noun, number in found])
-        for found in (counted, kinds.most_common())
+    known = {(row["lane"], row["turn"], row["id"]) for row in errors}
+    counted, others = Counter[str](), Counter[str]()
+    for each in failed:
+        noun = _FAILURES.get(each.kind, each.kind.replace("_", " "))
+        step = each.step
+        if step is None:
+            others[noun] += 1
+        elif (step["lane"], step["turn"], step["id"]) in known:
+            counted[noun] += 1
+        else:
+            # Its result is no error: the tree marks it for another reason.
+            others[f"{'denied' if each.is_denied else 'other'} {noun}"] += 1
+    own, rest = (
+        listed([count(number, noun) for noun, number in sorted(found.items(), reverse=True)])
+        for found in (counted, others)
     )
-    if not own or not others:
-        return f"{own or others} failed"
-    return f"{own} failed; also marked as failed: {others}"
+    if not rest:
+        return f"{own} failed"
+    marked = f"marked as failed: {rest}"
+    return (
+        f"{own} failed; also {marked}"
+        if own
+        else f"No tool call or request attempt failed; {marked}"
+    )
 
 
 _FAILURES = {
@@ -364,6 +384,7 @@ def shown_step(
     node = tree.node(number)
     way = [tree.node(each) for each in tree.path(number)]
     texts = shown_nodes(view, [*way, node], set(), agents)
+    error = _error(node, errors)
     step = view.texts.replace_in_dicts([node.step])[0] if node.step else NO_STEP
     attempt_id = node.step["attempt_id"] if node.step else None
     attempt = (
@@ -388,7 +409,7 @@ def shown_step(
         step,
         changed,
         is_first,
-        _error(node, errors),
+        view.texts.replace_in_dicts([error])[0] if error else None,
     )
 
 

@@ -120,7 +120,7 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
             is_cost_low = row["cost_status"] == "lower_bound"
             part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
     if len(counted) == 1:
-        return f"{part} of the cost of the session ({cost})" if part else ""
+        return f"that is {part} of the cost of the session ({cost})" if part else ""
     is_about = any("about" in each.amount for each in known)
     mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
     words = f"in total {_amount(total, mark)}"
