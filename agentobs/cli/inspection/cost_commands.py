@@ -288,7 +288,7 @@ def cache(
     """Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.
 
     Without SESSION, shows all sessions, most expensive first. With SESSION, also shows each of its cache misses,
-    and the first request after each compaction. A cache miss after a compaction counts only as a compaction.
+    and the first request after each compaction. That request is not a cache miss.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
     from agentobs.store.analysis.waste import session_waste, stored_rows
