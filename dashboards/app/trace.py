@@ -275,7 +275,7 @@ class Matches(NamedTuple):
     nodes: Sequence[ShownNode]
     """Those that are shown."""
     summary: str
-    """How many steps match, in one or two short sentences."""
+    """The number of steps that match, in one or two short sentences."""
 
 
 def matching_nodes(
@@ -337,7 +337,7 @@ def _failures_in_words(failed: Sequence[Node], errors: Sequence[Row]) -> str:
         elif (step["lane"], step["turn"], step["id"]) in known:
             counted[noun] += 1
         else:
-            # Its result is no error: the tree marks it for another reason.
+            # Its result is not an error: the tree marks it for another reason.
             others[f"{'denied' if each.is_denied else 'other'} {noun}"] += 1
     own, rest = (
         listed([count(number, noun) for noun, number in sorted(found.items(), reverse=True)])

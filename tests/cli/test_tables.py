@@ -263,7 +263,7 @@ def test_a_list_says_on_a_terminal_how_many_sessions_failed(
 def test_a_pipe_ignores_the_variable_columns(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table in a pipe is never cut, because programs read it; the help says so."""
+    """A table in a pipe is never cut, because programs read it; the help states this."""
     main(["--home", str(home), "sessions"])
     whole = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "60")

@@ -288,8 +288,8 @@ def test_a_failed_call_whose_id_is_a_digest_has_its_error(tmp_path: Path) -> Non
 def test_agents_of_equal_cost_are_in_the_order_of_their_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Agents are listed with the most expensive one first. A difference that the amounts do not show is no reason for
-    another order than that of their numbers.
+    """Agents are listed with the most expensive one first. A difference that the amounts do not show does not
+    change the order of their numbers.
     """
     home = a_home(tmp_path)
     times = {f"toolu_{number}": number * 60.0 for number in (11, 12, 13)}

@@ -5,7 +5,7 @@ agents wrote to the cache. A request may have several kinds of waste; it counts 
 amount.
 
 The extra cost of compactions is listed as well, but is not waste: the cache cannot contain a shortened conversation
-before its first request, so that request is no cache miss.
+before its first request, so that request is not a cache miss.
 """
 
 from __future__ import annotations
