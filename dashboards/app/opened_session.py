@@ -48,7 +48,7 @@ class OpenedSession:
         """
         return self.restored(self.stored_rows(name))
 
-    def stored_rows(self, name: str) -> Sequence[Row]:
+    def stored_rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         """Return the rows of a named query about the session as they are stored. Their IDs are those of the tree."""
         return self.cache.get(
             name, lambda: rows_of(self.view.store, name, session_id=self.session_id)

@@ -285,7 +285,7 @@ def matching_nodes(
     agents: Mapping[str, str],
     *,
     only_failed: bool,
-    errors: Sequence[Row],
+    errors: Sequence[Mapping[str, Any]],
     arguments: Mapping[int, str] = MappingProxyType({}),
     among: Collection[int] | None = None,
 ) -> Matches:
@@ -319,7 +319,7 @@ def matching_nodes(
     return Matches(found[:MOST_MATCHES], f"{counted}{left_out}.")
 
 
-def _failures_in_words(failed: Sequence[Node], errors: Sequence[Row]) -> str:
+def _failures_in_words(failed: Sequence[Node], errors: Sequence[Mapping[str, Any]]) -> str:
     """Return how many of the tool calls and request attempts failed, as `agentobs show` counts them, and how many other
     steps are marked as failed, such as the interaction that one of them ended.
 
@@ -368,7 +368,7 @@ def shown_step(
     tree: TraceTree,
     number: int | None,
     agents: Mapping[str, str],
-    errors: Callable[[], Sequence[Row]],
+    errors: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> ShownStep | None:
     """Return the selected step with its facts; None if no step is selected.
 
@@ -413,13 +413,16 @@ def shown_step(
     )
 
 
-def _error(node: Node, errors: Callable[[], Sequence[Row]]) -> Row | None:
+def _error(
+    node: Node, errors: Callable[[], Sequence[Mapping[str, Any]]]
+) -> Mapping[str, Any] | None:
     """Return the row of `session_errors` of a failed step; None if it is unknown."""
     if not node.is_failed or node.step is None:
         return None
     step = node.step
     place = (step["lane"], step["turn"], step["id"])
-    return first_of([row for row in errors() if (row["lane"], row["turn"], row["id"]) == place])
+    found = (row for row in errors() if (row["lane"], row["turn"], row["id"]) == place)
+    return next(found, None)
 
 
 def _name(shown: ShownNode) -> str:

@@ -183,7 +183,7 @@ def test_a_row_that_is_selected_while_failed_steps_load_wins(tab: Tab, is_tree_f
 
 
 def test_a_row_that_is_clicked_before_the_filter_is_sent_wins(tab: Tab) -> None:
-    """The filter waits until the user stops typing. A row that is clicked meanwhile stays selected, whatever matches."""
+    """The filter waits until the user stops typing. A row that is clicked meanwhile stays selected."""
     page = tab.page
     chosen = page.locator("#tree a.request").nth(1).get_attribute("data-step")
     page.evaluate(
