@@ -281,7 +281,7 @@ def test_a_failed_call_whose_id_is_a_digest_has_its_error(tmp_path: Path) -> Non
         assert "shop/orders.py" in client.get(step).words
     # The interaction was interrupted by the end of the session.
     summary = "1 tool call failed; also marked as failed: 1 interaction."
-    assert found.words.startswith(summary)
+    assert summary in found.words
 
 
 @pytest.mark.slow

@@ -147,7 +147,8 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
     assert [tile for tile in tiles if tile not in got.words] == []
     # The filter for failed steps agrees with the tiles, and names what else is marked.
     failed = client.get(f"/sessions/{FAILED}/tree?failed=1").words
-    assert failed.startswith("1 request attempt failed; also marked as failed: 1 denied tool call.")
+    marked = "also marked as failed: 2 interactions and 1 denied tool call."
+    assert f"1 request attempt failed; {marked}" in failed
     words = client.get(f"/sessions/{FAILED}?tab=cost").words
     classes = "10 uncached input, 0 read from the cache, 0 written to it, 20 output."
     assert f"Tokens: {classes}" in words
@@ -512,7 +513,7 @@ def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client
     assert partly == 1
     words = client.get(f"/sessions/{COMPACTED}?tab=cost").words
     assert re.search(
-        r"about \$[\d.]+ on 1 compaction \(turn \d\), not counted as waste: the request after it wrote 500 tokens to "
+        r"About \$[\d.]+ on 1 compaction \(turn \d\), not counted as waste: the request after it wrote 500 tokens to "
         r"the cache( and sent \d+ uncached)?, as the cache does not contain the shortened conversation yet",
         words,
     )
