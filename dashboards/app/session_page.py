@@ -172,10 +172,16 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
     like = query.get("like") if only_failed else None
     alike = _failed_alike(opened, like) if like else None
-    more, is_filtered = 0, bool(words.strip() or only_failed)
+    summary, is_filtered = "", bool(words.strip() or only_failed)
     if is_filtered:
-        nodes, more = matching_nodes(
-            view, tree, words, opened.agents, only_failed=only_failed, among=alike
+        nodes, summary = matching_nodes(
+            view,
+            tree,
+            words,
+            opened.agents,
+            only_failed=only_failed,
+            errors=opened.stored_rows("session_errors"),
+            among=alike,
         )
         matches = [each.node.number for each in nodes]
         if matches and number not in matches and not ("step" in query or "number" in query):
@@ -191,7 +197,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     turns = turns_by_lane(tree)
     return {
         "nodes": nodes,
-        "more_nodes": more,
+        "summary": summary,
         "step_counts": _step_counts(tree),
         "main_turns": turns.get("main"),
         "turn_agents": [
@@ -204,7 +210,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "like": like if alike else "",
         "selected": number,
         "shown": shown_step(
-            view, tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         ),
         "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
@@ -497,20 +503,16 @@ def tree_part(request: Request) -> Response:
     """Return a part of the tree: the children of a step, the matches of a filter, or what is visible at first."""
     with site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
-        tree, query, summary = opened.tree, request.query_params, None
+        tree, query = opened.tree, request.query_params
         if "under" in query:
             number = selected_number(tree, {"step": query["under"]})
             below = list(tree.below(number)) if number is not None else []
             nodes = shown_nodes(view, below, set(), opened.agents)
-            values = {"nodes": nodes, "selected": None}
+            values = {"nodes": nodes, "selected": None, "summary": ""}
         else:
             found = _trace_values(opened, query)
-            values = {name: found[name] for name in ("nodes", "selected")}
-            if found["is_filtered"]:
-                summary = (len(found["nodes"]), found["more_nodes"], 0)
-        return HTMLResponse(
-            page("tree.html", session_id=opened.session_id, summary=summary, **values)
-        )
+            values = {name: found[name] for name in ("nodes", "selected", "summary")}
+        return HTMLResponse(page("tree.html", session_id=opened.session_id, **values))
 
 
 def step_part(request: Request) -> Response:
@@ -519,7 +521,7 @@ def step_part(request: Request) -> Response:
         opened = open_session(request, view, session_named(request, view))
         number = selected_number(opened.tree, request.query_params)
         shown = shown_step(
-            view, opened.tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, opened.tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         )
         kept = content_state(view.store, opened.session_id)
         values = {

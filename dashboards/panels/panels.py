@@ -419,7 +419,8 @@ def _agents(rows: Sequence[Row]) -> Panel | None:
     most = max(rows, key=lambda row: row["cost_usd"] or 0)
     who = "the main agent" if most["lane"] == "main" else lane_of(most)
     summary = (
-        f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}."
+        f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}. "
+        "The most expensive one is first."
     )
     figure = figures.cost_by_agent(rows)
     columns = _cost_columns("name", "lane")

@@ -245,6 +245,37 @@ def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_list_says_on_a_terminal_how_many_sessions_failed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below the list on a terminal, one line has the number of failed sessions and the option that lists them first.
+    With that option, with `--failed` and in a pipe, there is no such line.
+    """
+    hint = "1 session failed; --attention lists it first"
+    lines = on_terminal(home, "sessions").lines
+    assert f"{hint} and shows failure signatures" in lines
+    for option in ("--attention", "--failed"):
+        assert not any(hint in line for line in on_terminal(home, "sessions", option).lines)
+    main(["--home", str(home), "sessions"])
+    assert "--attention lists" not in "".join(capsys.readouterr())
+
+
+def test_a_pipe_ignores_the_variable_columns(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table in a pipe is never cut, because programs read it; the help states this."""
+    main(["--home", str(home), "sessions"])
+    whole = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["--home", str(home), "sessions"])
+    assert capsys.readouterr().out == whole
+    assert max(map(len, whole.splitlines())) > 60
+    for command in ("sessions", "cache"):
+        main([command, "--help"])
+        assert "whatever COLUMNS is" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
 def test_times_are_local_and_the_zone_is_named_once(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,10 +334,10 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
     call = {
         "step_kind": "tool_call",
         "cause": "declared",
-        "summary": "ValueError in refund; declared: none",
+        "summary": "ValueError in refund; declared by the agent: none",
     }
     assert failure_words(call | {"step_outcome": "failed"}) == ""
-    assert failure_note(call) == "declared: none"
+    assert failure_note(call) == "declared by the agent: none"
     alone = {"step_kind": None, "cause": "crash", "summary": "the process ended"}
     assert failure_note(alone) == "the process ended"
 
@@ -361,8 +361,8 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
         ),
         (
             {"cause": "declared", "step_kind": "tool_call", "step_outcome": "failed", "reason": "no-refund",
-             "step_class": "ValueError", "summary": "ValueError in refund; declared: no-refund"},
-            "ValueError in refund; declared: no-refund",
+             "step_class": "ValueError", "summary": "ValueError in refund; declared by the agent: no-refund"},
+            "ValueError in refund; declared by the agent: no-refund",
         ),
     ],
 )  # fmt: skip

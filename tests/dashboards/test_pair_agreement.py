@@ -88,8 +88,8 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
     `show` and the view `sessions` do.
     """
     page = pair.client.get(f"/compare?a={pair.delegating}&b={pair.cut}").words
-    assert "Turns 5 0 (and 1 cut) 5 fewer in B (100%)" in page
-    assert re.search(r"^turns +5 +0 \(and 1 cut\) +-5 *$", diff(pair), re.MULTILINE)
+    assert "Turns 5 0 complete and 1 cut off 5 fewer in B (100%)" in page
+    assert re.search(r"^turns +5 +0 complete and 1 cut off +-5 *$", diff(pair), re.MULTILINE)
     found = json.loads(diff(pair, "--json"))
     assert [found[side]["turns"] for side in "ab"] == [
         row[0] for row in query_rows(pair.home, "SELECT turns FROM sessions ORDER BY started_ns")
@@ -99,22 +99,22 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
         "Turns 5 main agent 3, sub-agents 2"
         in pair.client.get(f"/sessions/{pair.delegating}").words
     )
-    assert "Turns 0 (and 1 cut)" in pair.client.get(f"/sessions/{pair.cut}").words
+    assert "Turns 0 complete and 1 cut off" in pair.client.get(f"/sessions/{pair.cut}").words
     arguments = ["--home", str(pair.home.path), "show", pair.cut]
-    assert ", 0 turns (and 1 cut), " in CliRunner().invoke(cli, arguments).stdout
+    assert ", 0 turns complete and 1 cut off, " in CliRunner().invoke(cli, arguments).stdout
 
 
 def test_cut_turns_are_named_if_the_complete_turns_are_equal() -> None:
     """Turns without a complete response are not hidden by an equal number of complete turns."""
     cut = {"turns": 3, "unfinished_turns": {"number": 2, "word": "without a response"}}
     [turns] = totals({"turns": 3}, cut)
-    assert (turns.a, turns.b) == ("3", "3 (and 2 without a response)")
+    assert (turns.a, turns.b) == ("3", "3 complete and 2 without a response")
     assert turns.difference == "no difference of complete turns"
     empty = {"turns": 0, "unfinished_turns": {"number": 1, "word": "cut"}}
     assert [each.difference for each in totals(empty, empty)] == ["no difference"]
     assert (
         unfinished_words(of_outcomes(["cut 200", "http_error 529"]))
-        == " (and 2 without a response)"
+        == " complete and 2 without a response"
     )
     assert unfinished_words(of_outcomes([])) == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -157,15 +158,19 @@ def sessions(
         columns: Sequence[str] = _FAILED_SESSIONS if failed or cause is not None else _SESSIONS
         is_unsearched = False
         if form == "table":
-            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
+            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}, error))
             if signatures is None:
                 rows, columns, is_unsearched = _without_unknown_causes(rows, columns)
+        is_ordered = attention or failed or cause is not None
+        hint = _failed_hint(store, chosen, telemetry) if form == "table" and not is_ordered else ""
         print_rows(rows, columns, form)
     if not rows[1] and selections:
         todo = "; --error finds types of errors, and --all-text searches all content"
         has_todo = search is not None and not all_text
         click.echo(f"no session matches{todo if has_todo else ''}", err=True)
-    if is_unsearched:
+    if hint:
+        click.echo(f"{hint} and shows failure signatures" if is_unsearched else hint, err=True)
+    elif is_unsearched:
         click.echo(UNSEARCHED, err=True)
     if has_more:
         shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
@@ -308,6 +313,7 @@ def _print_agents(store: Store, session_id: str) -> None:
     """Print what each agent cost, if there are sub-agents."""
     rows = rows_of(store, "cost_by_agent", session_id=session_id)
     if len(rows[1]) > 1:
+        print_line("agents, most expensive first:")
         print_rows(with_lane_names(rows, store, session_id), _AGENTS, "table")
         click.echo()
 
@@ -393,20 +399,48 @@ def _by_attention(
         return by_attention(store, sessions, signatures)[:limit], signatures
 
 
-def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]]) -> Rows:
-    """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
-    failure signatures.
+def _failed_hint(store: Store, chosen: Collection[str] | None, telemetry: bool) -> str:
+    """Return a line with the number of listed sessions that failed, and how to list them first; empty without any, and
+    if the list does not go to a terminal.
+
+    Args:
+        store: the store.
+        chosen: the IDs of the sessions that the options select, or None for all.
+        telemetry: whether sessions that only contain telemetry are listed.
     """
-    from agentobs.store.analysis.attention import what_failed
+    if not sys.stdout.isatty():
+        return ""
+    selection = {"session_ids": chosen, "telemetry": telemetry or None}
+    [[number]] = rows_of(store, "internal/count_failed_sessions", **selection)[1]
+    if not number:
+        return ""
+    noun, them = ("session", "it") if number == 1 else ("sessions", "them")
+    return f"{number:,} {noun} failed; --attention lists {them} first"
+
+
+def _with_what_failed(
+    rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]], error: str | None
+) -> Rows:
+    """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
+    failure signatures. If an error class was searched, the cause names the classes that were found.
+    """
+    from agentobs.store.analysis.attention import found_classes, what_failed
     from agentobs.store.analysis.failed_steps import failed_calls
     from agentobs.store.label_texts import LabelTexts
 
     listed = as_dicts(rows)
     ids = [row["session_id"] for row in listed]
     failed = failed_calls(store, ids, LabelTexts(store).replace_in_dicts)
+    classes: Mapping[str, Sequence[str]] = {}
+    if error is not None:
+        found = rows_of(store, "internal/error_classes", session_ids=ids)
+        classes = found_classes(as_dicts(found), [error])
     causes = (
         what_failed(
-            row["cause"], failed.get(row["session_id"]), signatures.get(row["session_id"], ())
+            row["cause"],
+            failed.get(row["session_id"]),
+            signatures.get(row["session_id"], ()),
+            classes.get(row["session_id"], ()),
         )
         for row in listed
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from agentobs.store.analysis.failed_steps import FailedCalls
@@ -33,7 +33,10 @@ def by_attention(
 
 
 def what_failed(
-    cause: str | None, failed_calls: FailedCalls | None, signatures: Sequence[str]
+    cause: str | None,
+    failed_calls: FailedCalls | None,
+    signatures: Sequence[str],
+    classes: Sequence[str] = (),
 ) -> str | None:
     """Return in words why a session needs attention; None if nothing is known.
 
@@ -41,12 +44,31 @@ def what_failed(
         cause: the cause of its failure; None if it did not fail.
         failed_calls: its tool calls that failed; None if none failed.
         signatures: the failure signatures that were found in it.
+        classes: the error classes that a search found in it; those that the other words do not name come first.
     """
-    if cause is not None:
-        return cause
-    calls = failed_calls.words if failed_calls else None
-    words = (each.replace("_", " ") for each in signatures)
-    return ", ".join(filter(None, (calls, *words))) or None
+    if cause is None:
+        calls = failed_calls.words if failed_calls else None
+        cause = ", ".join(filter(None, (calls, *(each.replace("_", " ") for each in signatures))))
+    unnamed = ", ".join(each for each in classes if each not in cause)
+    return "; ".join(filter(None, (unnamed, cause))) or None
+
+
+def found_classes(
+    rows: Sequence[Mapping[str, Any]], texts: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the error classes in which one of some texts occurs, ignoring case, by session ID; only of sessions with
+    any.
+
+    Args:
+        rows: the rows of `internal/error_classes`.
+        texts: the texts.
+    """
+    wanted = [each.casefold() for each in texts]
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if any(each in row["error_class"].casefold() for each in wanted):
+            found.setdefault(row["session_id"], []).append(str(row["error_class"]))
+    return found
 
 
 def found_signatures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

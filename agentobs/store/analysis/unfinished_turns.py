@@ -46,5 +46,12 @@ def unfinished_of(about: Mapping[str, Any]) -> UnfinishedTurns | None:
 
 
 def unfinished_words(unfinished: UnfinishedTurns | None) -> str:
-    """Return what follows a number of turns, such as ` (and 1 cut)`; empty if all turns got a complete response."""
-    return f" (and {unfinished.number:,} {unfinished.word})" if unfinished else ""
+    """Return what follows a number of turns, such as ` complete and 1 cut off`; empty if all turns got a complete
+    response.
+    """
+    if unfinished is None:
+        return ""
+    return f" complete and {unfinished.number:,} {_WORDS.get(unfinished.word, unfinished.word)}"
+
+
+_WORDS = {"cut": "cut off"}

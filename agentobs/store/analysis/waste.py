@@ -1,10 +1,11 @@
 """Waste: what a session paid without a use, by kind, in the same sentences on pages and in the terminal.
 
-The kinds are cache misses, requests that failed, requests whose tool calls failed, and prefixes that several agents
-wrote to the cache. A request may have several kinds of waste; it counts once in the total, with the largest amount.
+The kinds are cache misses, requests that failed, requests whose tool calls failed, and equal first prompts that several
+agents wrote to the cache. A request may have several kinds of waste; it counts once in the total, with the largest
+amount.
 
 The extra cost of compactions is listed as well, but is not waste: the cache cannot contain a shortened conversation
-before its first request. A cache miss after a compaction counts only as a compaction.
+before its first request, so that request is not a cache miss.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def session_waste(rows: Rows) -> list[Waste]:
     """
     compacted = rows("internal/compaction_rewrites")
     found = [
-        *_misses(rows("cache_misses"), {row["attempt_id"] for row in compacted}),
+        *_misses(rows("cache_misses")),
         *_compactions(compacted, rows("internal/compaction_cost")),
         *_failed_requests(rows("internal/failed_request_costs")),
         *_failed_calls(rows("session_turns")),
@@ -93,8 +94,10 @@ def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
 
 
 def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
-    """Return a sentence with the sum of several kinds of waste and its part of the cost of the session; empty if fewer
-    than two kinds have a known amount. Compactions are not in it.
+    """Return a sentence with the sum of the kinds of waste and its part of the cost of the session; of a single kind,
+    only the part, because its amount is already known. Compactions are not in it.
+
+    The sentence is empty if no amount is known, or if the part of a single kind is unknown.
 
     Args:
         waste: the kinds of waste of the session.
@@ -102,7 +105,7 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
     """
     counted = [each for each in waste if each.is_counted and each.usd != 0]
     known = [each for each in counted if each.usd is not None]
-    if len(known) < 2:
+    if not known:
         return ""
     union: dict[str, Decimal] = {}
     for each in known:
@@ -110,16 +113,19 @@ def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
             union[attempt_id] = max(usd, union.get(attempt_id, usd))
     total = sum(union.values(), Decimal(0))
     is_low = len(known) < len(counted) or any("at least" in each.amount for each in known)
+    cost, part = "", ""
+    for row in costs:
+        if row["cost_usd"]:
+            cost = certain_money(row["cost_usd"], row["cost_status"]) or ""
+            is_cost_low = row["cost_status"] == "lower_bound"
+            part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
+    if len(counted) == 1:
+        return f"that is {part} of the cost of the session ({cost})" if part else ""
     is_about = any("about" in each.amount for each in known)
     mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
     words = f"in total {_amount(total, mark)}"
-    for row in costs:
-        if row["cost_usd"]:
-            cost = certain_money(row["cost_usd"], row["cost_status"])
-            words = f"{words} of {cost}"
-            is_cost_low = row["cost_status"] == "lower_bound"
-            part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
-            words = f"{words}, {part}" if part else words
+    words += f" of {cost}" if cost else ""
+    words += f", {part}" if part else ""
     if total < sum((each.usd for each in known if each.usd), Decimal(0)):
         words = f"{words}; a request with several kinds of waste counts once in this sum"
     return words
@@ -157,12 +163,11 @@ def without_usage(rows: Sequence[Row]) -> str:
     )
 
 
-def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
-    counted = [row for row in rows if row["attempt_id"] not in compacted]
-    if not counted:
+def _misses(rows: Sequence[Row]) -> Iterator[Waste]:
+    if not rows:
         return
     reasons: dict[str, list[Row]] = {}
-    for row in counted:
+    for row in rows:
         reasons.setdefault(str(row["reason"] or "unknown"), []).append(row)
     sums = {reason: _sum(found, "wasted_usd") for reason, found in reasons.items()}
     order = sorted(reasons, key=lambda each: (-(sums[each] or 0), each))
@@ -171,14 +176,14 @@ def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
         for each in order
     ]
     listed = f": {', '.join(parts)}" if len(parts) > 1 else f" ({_reason(order[0])})"
-    usd = _sum(counted, "wasted_usd")
-    number = _count(len(counted), "cache miss", "cache misses")
+    usd = _sum(rows, "wasted_usd")
+    number = _count(len(rows), "cache miss", "cache misses")
     yield Waste(
         "misses",
         usd,
-        _amount(usd, _about(counted, "wasted_usd")),
+        _amount(usd, _about(rows, "wasted_usd")),
         f"{number}{listed}",
-        _by_attempt(counted, "wasted_usd"),
+        _by_attempt(rows, "wasted_usd"),
     )
 
 
@@ -263,11 +268,12 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
     first = rows[0]
     agents = _count(first["writes"], "agent" if first["has_main"] else "sub-agent")
     cause = (
-        f"a prefix of {_count(first['tokens'], 'token')} that {agents} each wrote to the cache, "
-        f"{first['writes'] - 1:,} of them while it was still cached"
+        f"a first prompt that {agents} sent with the same model, tools, system prompt and messages: each wrote "
+        f"{_count(first['tokens'], 'token')} of it to the cache, {first['writes'] - 1:,} of them while it was still "
+        "cached"
     )
     if len(rows) > 1:
-        cause = f"{cause}, and on {_count(len(rows) - 1, 'other prefix', 'other prefixes')}"
+        cause = f"{cause}; and on {_count(len(rows) - 1, 'other prompt')} of this kind"
     parts = {
         attempt_id: extra
         for row in known
@@ -277,9 +283,7 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
 
 
 def _reason(reason: str) -> str:
-    return {"unknown": "no known reason", "compaction": "after a compaction"}.get(
-        reason, reason.replace("_", " ")
-    )
+    return "no known reason" if reason == "unknown" else reason.replace("_", " ")
 
 
 def _turns(rows: Sequence[Row]) -> str:

@@ -631,7 +631,7 @@ COMMENT ON COLUMN zone_changes.turn IS 'The turn of the attempt in its lane, or 
 COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier attempt, or NULL.';
 COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, separated by commas: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL if no zone changed.';
 
-CREATE OR REPLACE VIEW cache_misses AS
+CREATE OR REPLACE VIEW cache_losses AS
 WITH missed AS (
     SELECT
         * EXCLUDE (missed_tokens),
@@ -656,65 +656,47 @@ WITH missed AS (
         ON missed.session_id = compactions.session_id AND missed.lane = compactions.lane
         AND missed.at_ns >= compactions.compacted_ns
     WHERE missed_tokens > 0
-)
-SELECT
-    split.session_id,
-    split.lane,
-    split.attempt_id,
-    at_ns,
-    split.model,
-    gap_ns,
-    again_1h + again_5m + again_input AS missed_tokens,
-    (
-        (again_1h * (cache_write_1h_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
-        + (again_5m * (cache_write_5m_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
-        + (again_input * (input_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
-    ) AS wasted_usd,
-    CASE
-        WHEN is_reported THEN miss_reason
-        WHEN changed IS NOT NULL THEN changed || '_changed'
-        WHEN is_compacted THEN 'compaction'
-        WHEN gap_ns > lifetime_ns THEN 'expired'
-        ELSE 'unknown'
-    END AS reason,
-    changed_message,
-    CASE
-        WHEN is_reported THEN 'provider'
-        WHEN changed IS NOT NULL THEN 'request'
-        WHEN is_compacted THEN 'event'
-        WHEN gap_ns > lifetime_ns THEN 'gap'
-    END AS reason_source,
-    zones_changed,
-    attempts.turn,
-    compared.turn AS compared_turn,
-    previous_attempt_id AS compared_attempt_id
-FROM split
-LEFT JOIN attempts ON split.session_id = attempts.session_id AND split.attempt_id = attempts.attempt_id
-LEFT JOIN attempts AS compared
-    ON split.session_id = compared.session_id AND split.previous_attempt_id = compared.attempt_id
-LEFT JOIN zone_changes
-    ON split.session_id = zone_changes.session_id
-    AND split.attempt_id = zone_changes.attempt_id
-    AND split.previous_attempt_id = zone_changes.compared_attempt_id;
-COMMENT ON VIEW cache_misses IS 'Calls in which tokens were paid for again although they were in the cache after the previous call, with the reason.';
-COMMENT ON COLUMN cache_misses.session_id IS 'The ID of the session.';
-COMMENT ON COLUMN cache_misses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN cache_misses.attempt_id IS 'The ID of the attempt.';
-COMMENT ON COLUMN cache_misses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
-COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
-COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
-COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `compaction`: the client shortened the conversation before the call, and no change of the request is known; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
-COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
-COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
-COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
-COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
-COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
-COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `event`: from the event of a compaction; `gap`: from the time between the calls; NULL if the reason is unknown.';
-
-CREATE OR REPLACE VIEW cache_losses AS
-WITH requests AS (
+), missing AS (
+    SELECT
+        split.session_id,
+        split.lane,
+        split.attempt_id,
+        at_ns,
+        split.model,
+        gap_ns,
+        again_1h + again_5m + again_input AS missed_tokens,
+        (
+            (again_1h * (cache_write_1h_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
+            + (again_5m * (cache_write_5m_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
+            + (again_input * (input_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
+        ) AS wasted_usd,
+        CASE
+            WHEN is_reported THEN miss_reason
+            WHEN changed IS NOT NULL THEN changed || '_changed'
+            WHEN is_compacted THEN 'compaction'
+            WHEN gap_ns > lifetime_ns THEN 'expired'
+            ELSE 'unknown'
+        END AS reason,
+        changed_message,
+        CASE
+            WHEN is_reported THEN 'provider'
+            WHEN changed IS NOT NULL THEN 'request'
+            WHEN is_compacted THEN 'event'
+            WHEN gap_ns > lifetime_ns THEN 'gap'
+        END AS reason_source,
+        zones_changed,
+        attempts.turn,
+        compared.turn AS compared_turn,
+        previous_attempt_id AS compared_attempt_id
+    FROM split
+    LEFT JOIN attempts ON split.session_id = attempts.session_id AND split.attempt_id = attempts.attempt_id
+    LEFT JOIN attempts AS compared
+        ON split.session_id = compared.session_id AND split.previous_attempt_id = compared.attempt_id
+    LEFT JOIN zone_changes
+        ON split.session_id = zone_changes.session_id
+        AND split.attempt_id = zone_changes.attempt_id
+        AND split.previous_attempt_id = zone_changes.compared_attempt_id
+), requests AS (
     SELECT session_id, lane, turn, attempt_id, started_ns
     FROM attempts
     SEMI JOIN usage USING (session_id, attempt_id)
@@ -731,23 +713,23 @@ WITH requests AS (
     WHERE events.kind = 'compaction' AND started_ns >= events.at_ns
     GROUP BY requests.session_id, requests.lane, events.at_ns
 ), found AS (
-    SELECT session_id, lane, turn, attempt_id, at_ns, reason, reason_source, missed_tokens, wasted_usd, true AS is_miss
-    FROM cache_misses
-    UNION ALL
+    SELECT *, true AS is_miss FROM missing
+    UNION ALL BY NAME
     SELECT
         compacted.session_id,
         request.lane,
         request.turn,
         request.attempt_id,
-        request.started_ns,
-        'compaction',
-        'event',
-        try_cast(sum(cache_write_tokens) AS BIGINT),
+        request.started_ns AS at_ns,
+        any_value(costs.model) AS model,
+        'compaction' AS reason,
+        'event' AS reason_source,
+        try_cast(sum(cache_write_tokens) AS BIGINT) AS missed_tokens,
         CASE WHEN count(cost_usd) = count(*) THEN sum(
             cache_write_5m_usd + cache_write_1h_usd
             - (cache_write_5m_tokens + cache_write_1h_tokens) * cache_read_usd_each
-        )::DECIMAL(38, 12) END,
-        false
+        )::DECIMAL(38, 12) END AS wasted_usd,
+        false AS is_miss
     FROM compacted
     JOIN costs ON compacted.session_id = costs.session_id AND request.attempt_id = costs.attempt_id
     GROUP BY compacted.session_id, request
@@ -758,13 +740,19 @@ SELECT
     any_value(turn) AS turn,
     attempt_id,
     min(at_ns) AS at_ns,
-    -- A first request after a compaction counts as such, with the tokens and the cost of its cache miss if it is one.
+    any_value(model) AS model,
+    any_value(gap_ns) AS gap_ns,
+    -- A first request after a compaction counts as such, with the tokens and the cost that it paid again if it did.
     CASE WHEN bool_and(is_miss) THEN any_value(reason) ELSE 'compaction' END AS reason,
     CASE WHEN bool_and(is_miss) THEN any_value(reason_source) ELSE 'event' END AS reason_source,
     coalesce(any_value(missed_tokens) FILTER (WHERE is_miss), any_value(missed_tokens)) AS missed_tokens,
     CASE
         WHEN bool_or(is_miss) THEN any_value(wasted_usd) FILTER (WHERE is_miss) ELSE any_value(wasted_usd)
-    END AS wasted_usd
+    END AS wasted_usd,
+    any_value(changed_message) AS changed_message,
+    any_value(zones_changed) AS zones_changed,
+    any_value(compared_turn) AS compared_turn,
+    any_value(compared_attempt_id) AS compared_attempt_id
 FROM found
 GROUP BY session_id, attempt_id;
 COMMENT ON VIEW cache_losses IS 'Calls that paid more because their prompts were not read from the cache: each cache miss, and each first request of a lane after a compaction. Each call has one row, and the first request after a compaction counts only as such.';
@@ -773,10 +761,39 @@ COMMENT ON COLUMN cache_losses.lane IS 'The lane of the agent: `main`, or the la
 COMMENT ON COLUMN cache_losses.turn IS 'The turn of the request in its lane; NULL if unknown.';
 COMMENT ON COLUMN cache_losses.attempt_id IS 'The ID of the attempt.';
 COMMENT ON COLUMN cache_losses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_losses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_losses.gap_ns IS 'Time between the previous call and this call; NULL after a compaction without tokens that were paid for again. [ns]';
 COMMENT ON COLUMN cache_losses.reason IS '`compaction` for the first request after a compaction; else the reason of the cache miss, as in cache_misses.';
-COMMENT ON COLUMN cache_losses.reason_source IS 'How the reason was determined, as in cache_misses.';
-COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without a cache miss, all tokens that the call wrote to the cache, which may be none. [tokens]';
+COMMENT ON COLUMN cache_losses.reason_source IS '`event` for the first request after a compaction; else how the reason was determined, as in cache_misses.';
+COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without such tokens, all tokens that the call wrote to the cache, which may be none. [tokens]';
 COMMENT ON COLUMN cache_losses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_losses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_losses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cache_losses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
+COMMENT ON COLUMN cache_losses.compared_attempt_id IS 'The attempt of that earlier request; NULL if unknown.';
+
+CREATE OR REPLACE VIEW cache_misses AS
+SELECT
+    session_id, lane, attempt_id, at_ns, model, gap_ns, missed_tokens, wasted_usd, reason, changed_message,
+    reason_source, zones_changed, turn, compared_turn, compared_attempt_id
+FROM cache_losses
+WHERE reason <> 'compaction';
+COMMENT ON VIEW cache_misses IS 'Calls in which tokens were paid for again although they were in the cache after the previous call, with the reason. The first request after a compaction is not a cache miss, because the cache cannot contain the shortened conversation; cache_losses has it.';
+COMMENT ON COLUMN cache_misses.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_misses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cache_misses.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN cache_misses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
+COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
+COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
+COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
+COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
+COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `gap`: from the time between the calls; NULL if the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (

@@ -215,7 +215,7 @@ SELECT
         -- The error of the step says more, so it comes first.
         CASE
             WHEN cause = 'declared' AND starts_with(reason, 'exit:') THEN 'exit code ' || substr(reason, 6)
-            WHEN cause = 'declared' THEN 'declared: ' || reason
+            WHEN cause = 'declared' THEN 'declared by the agent: ' || reason
         END
     ) AS summary
 FROM described;
