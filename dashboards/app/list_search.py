@@ -90,7 +90,7 @@ def found_classes(view: View, session_ids: Sequence[str], text: str) -> dict[str
     words = text.split()
     wanted = {text, *(words if len(words) <= MOST_WORDS else ())}
     rows = view.named("internal/error_classes", session_ids=list(session_ids))
-    return attention.found_classes(rows, wanted)
+    return attention.found_classes(view.texts.replace_in_dicts(rows), wanted)
 
 
 def _in_all_texts(texts: SessionTexts, text: str, home: Home) -> Found | None:

@@ -244,7 +244,7 @@ def earlier_failures(
 def _failing(shown: ShownNode) -> str:
     """Return the name of what failed: the tool, or the model of a request."""
     if shown.node.kind == "request":
-        return f"request {shown.label}"
+        return "a request" if shown.label.startswith(DIGEST) else f"request {shown.label}"
     return "an unnamed tool" if shown.label.startswith(DIGEST) else shown.label
 
 

@@ -101,7 +101,7 @@ def test_turns_without_a_complete_response_are_listed(
         home, [start(1), attempt(1, 1), replace(cut, answer=broken), overloaded, succeeded, end(1)]
     )
     shown = Shell(home.path, capsys)("show", "story").out
-    assert ", 2 turns complete and 1 cut off, " in shown
+    assert ", 2 complete turns and 1 cut off, " in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("main ")]
     assert [row[1] for row in rows] == ["1", "2", "3"]
     assert [row.count("cut") for row in rows] == [0, 1, 0]

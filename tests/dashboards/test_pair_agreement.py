@@ -101,7 +101,7 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
     )
     assert "Turns 0 complete and 1 cut off" in pair.client.get(f"/sessions/{pair.cut}").words
     arguments = ["--home", str(pair.home.path), "show", pair.cut]
-    assert ", 0 turns complete and 1 cut off, " in CliRunner().invoke(cli, arguments).stdout
+    assert ", 0 complete turns and 1 cut off, " in CliRunner().invoke(cli, arguments).stdout
 
 
 def test_cut_turns_are_named_if_the_complete_turns_are_equal() -> None:

@@ -18,6 +18,7 @@ from agentobs.store.analysis.waste import (
     stored_rows,
     waste_facts,
     waste_total,
+    with_share,
     without_usage,
 )
 from agentobs.store.backend import open_store
@@ -120,9 +121,12 @@ def test_the_total_counts_a_request_once() -> None:
     misses = [miss("0.4")]
     separate = found_in(cache_misses=misses, session_turns=[failed_turn("0.2", "c")])
     assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, at most 30%"
-    share = "that is at most 20% of the cost of the session (at least $2.0000)"
-    assert waste_total(separate[:1], cost) == share
-    assert waste_total(separate[:1], []) == ""
+    [alone] = with_share(separate[:1], cost)
+    share = "at most 20% of the cost of the session"
+    assert alone.words == f"about $0.4000 ({share}) on 1 cache miss (expired)"
+    assert with_share(separate[:1], []) == separate[:1]
+    assert with_share(separate, cost) == separate
+    assert waste_total(separate[:1], cost) == ""
     shared = found_in(cache_misses=misses, session_turns=[failed_turn("0.5", "a")])
     assert waste_total(shared, cost) == (
         "in total about $0.5000 of at least $2.0000, at most 25%; "
@@ -203,9 +207,11 @@ def test_compactions_are_not_waste() -> None:
     """The extra cost of compactions has a separate line and label, and is not in the total."""
     cost = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
     rewrites = [rewrite("0.4", 7)]
-    found = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
-    assert waste_total(found, cost) == "that is 10% of the cost of the session ($2.0000)"
-    assert waste_total(found[1:], cost) == ""
+    found = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites, cost_by_session=cost)
+    assert found[0].words == (
+        "about $0.2000 (10% of the cost of the session) on 1 cache miss (expired)"
+    )
+    assert (found[1].share, waste_total(found, cost)) == ("", "")
     found = found_in(
         cache_misses=[miss("0.2")],
         compaction_rewrites=rewrites,

@@ -484,9 +484,10 @@ def _cache_waste(
         waste: the kinds of waste of the session.
         costs: its row of `cost_by_session`.
     """
-    from agentobs.store.analysis.waste import waste_facts, waste_total
+    from agentobs.store.analysis.waste import waste_facts, waste_total, with_share
 
-    found = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
+    chosen = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
+    found = with_share(chosen, costs)
     is_wasted = any(each.is_counted for each in found)
     nothing = [] if is_wasted else [("wasted", "cache: nothing wasted, no cache misses")]
     return [*nothing, *waste_facts(found, waste_total(found, costs))]

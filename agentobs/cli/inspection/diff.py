@@ -16,6 +16,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.inspection.diff_head import change_lines, show_totals
+from agentobs.cli.inspection.fixture_requests import (
+    failed_requests_of_fixture,
+    turns_of_fixture,
+)
 from agentobs.cli.inspection.session_summary import own_tags
 from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
@@ -28,17 +32,8 @@ from agentobs.records.outcome_difference import error_of
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.store.analysis.failed_steps import FailedCalls, failed_calls, is_denied
 from agentobs.store.analysis.first_changes import starts_of
-from agentobs.store.analysis.lane_names import (
-    AUXILIARY,
-    name_of_lane,
-    names_in_both,
-    names_of_rows,
-)
-from agentobs.store.analysis.unfinished_turns import (
-    UnfinishedTurns,
-    of_outcomes,
-    unfinished_turns,
-)
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
+from agentobs.store.analysis.unfinished_turns import UnfinishedTurns, unfinished_turns
 
 if TYPE_CHECKING:
     from agentobs.provider.dialect import Block, Message
@@ -219,7 +214,8 @@ class _Side:
             self.failed_calls: set[str] = set()
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
-            self.about |= _turns(*_turns_of_fixture(fixture, self.parts))
+            self.about["failed_requests"] = failed_requests_of_fixture(fixture, self.parts)
+            self.about |= _turns(*turns_of_fixture(fixture, self.parts))
         else:
             from agentobs.store.analysis.session_search import SessionTexts
             from agentobs.store.label_texts import LabelTexts
@@ -405,23 +401,6 @@ def _turns(number: int, unfinished: UnfinishedTurns | None) -> dict[str, Any]:
         "turns": number,
         **({"unfinished_turns": unfinished._asdict()} if unfinished else {}),
     }
-
-
-def _turns_of_fixture(
-    fixture: Fixture, parts: Sequence[Part]
-) -> tuple[int, UnfinishedTurns | None]:
-    """Return the number of turns of a fixture, and of those without a complete response, as in the view `turns`."""
-    endings: dict[tuple[str, int], str] = {}
-    requests = [part for part in parts if part.kind == "request"]
-    for ask, part in zip(fixture.requests, requests, strict=True):
-        if ask.turn is None or AUXILIARY.search(ask.lane):
-            continue
-        turn, ending = (ask.lane, ask.turn), ask.answer.ending
-        is_complete = ending == "complete" and part.outcome == "ok"
-        if endings.get(turn) != "ok":
-            endings[turn] = "ok" if is_complete else ending
-    cut = [each for each in endings.values() if each not in ("ok", "cancelled")]
-    return list(endings.values()).count("ok"), of_outcomes(cut)
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]

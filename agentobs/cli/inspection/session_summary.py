@@ -13,7 +13,7 @@ from agentobs.records.display import (
     seconds,
     share,
 )
-from agentobs.store.analysis.unfinished_turns import unfinished_turns, unfinished_words
+from agentobs.store.analysis.unfinished_turns import turns_in_words, unfinished_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +104,7 @@ def _totals(
     parts = (
         seconds(about["duration_ns"]),
         spent or "unknown cost",
-        f"{_count(about['turns'], 'turn')}{unfinished_words(unfinished_turns(unfinished))}",
+        turns_in_words(about["turns"], unfinished_turns(unfinished)),
         f"{calls} ({notes})" if notes else calls,
     )
     return ", ".join(filter(None, parts))

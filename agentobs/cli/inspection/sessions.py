@@ -164,7 +164,7 @@ def sessions(
         is_ordered = attention or failed or cause is not None
         hint = _failed_hint(store, chosen, telemetry) if form == "table" and not is_ordered else ""
         print_rows(rows, columns, form)
-    if not rows[1] and selections:
+    if not rows[1] and (selections or failed):
         todo = "; --error finds types of errors, and --all-text searches all content"
         has_todo = search is not None and not all_text
         click.echo(f"no session matches{todo if has_todo else ''}", err=True)
@@ -400,8 +400,8 @@ def _by_attention(
 
 
 def _failed_hint(store: Store, chosen: Collection[str] | None, telemetry: bool) -> str:
-    """Return a line with the number of listed sessions that failed, and how to list them first; empty without any, and
-    if the list does not go to a terminal.
+    """Return a line with the number of sessions that `--failed` would list, and how to list them first; empty without
+    any, and if the list does not go to a terminal.
 
     Args:
         store: the store.
@@ -414,8 +414,9 @@ def _failed_hint(store: Store, chosen: Collection[str] | None, telemetry: bool) 
     [[number]] = rows_of(store, "internal/count_failed_sessions", **selection)[1]
     if not number:
         return ""
-    noun, them = ("session", "it") if number == 1 else ("sessions", "them")
-    return f"{number:,} {noun} failed; --attention lists {them} first"
+    if number == 1:
+        return "1 session failed, crashed or has no end; --attention lists it first"
+    return f"{number:,} sessions failed, crashed or have no end; --attention lists them first"
 
 
 def _with_what_failed(

@@ -11,7 +11,7 @@ before its first request, so that request is not a cache miss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -42,11 +42,13 @@ class Waste:
     """What it was paid for, in words that follow the amount and `on`."""
     by_attempt: Mapping[str, Decimal] = field(default_factory=dict)
     """The part of each request in the amount, US dollars, by the ID of its attempt."""
+    share: str = ""
+    """What follows the amount if it is all waste of the session: ` (30% of the cost of the session)`; or empty."""
 
     @property
     def words(self) -> str:
         """The amount and what it was paid for, as one sentence without a full stop."""
-        return f"{self.amount} on {self.cause}"
+        return f"{self.amount}{self.share} on {self.cause}"
 
     @property
     def is_counted(self) -> bool:
@@ -74,9 +76,25 @@ def session_waste(rows: Rows) -> list[Waste]:
         *_failed_calls(rows("session_turns")),
         *_prefixes(rows("internal/repeated_prefixes")),
     ]
-    return sorted(
+    ordered = sorted(
         found, key=lambda each: (not each.is_counted, -(each.usd if each.usd is not None else -1))
     )
+    return with_share(ordered, rows("cost_by_session"))
+
+
+def with_share(waste: Sequence[Waste], costs: Sequence[Row]) -> list[Waste]:
+    """Return kinds of waste; if only one of them has an amount other than 0, with its share of the cost of the session.
+
+    Args:
+        waste: the kinds of waste. Compactions do not count.
+        costs: the row of `cost_by_session`; empty if the session has no calls.
+    """
+    counted = _counted(waste)
+    if len(counted) != 1 or counted[0].usd is None:
+        return list(waste)
+    _, part = _cost_and_part(counted, counted[0].usd, costs)
+    words = f" ({part} of the cost of the session)" if part else ""
+    return [replace(each, share=words) if each is counted[0] else each for each in waste]
 
 
 def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
@@ -94,41 +112,54 @@ def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
 
 
 def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
-    """Return a sentence with the sum of the kinds of waste and its part of the cost of the session; of a single kind,
-    only the part, because its amount is already known. Compactions are not in it.
+    """Return a sentence with the sum of the kinds of waste and its part of the cost of the session. Compactions are not
+    in it.
 
-    The sentence is empty if no amount is known, or if the part of a single kind is unknown.
+    The sentence is empty if no amount is known, and for a single kind, whose line has its amount and its share.
 
     Args:
         waste: the kinds of waste of the session.
         costs: the row of `cost_by_session`; empty if the session has no calls.
     """
-    counted = [each for each in waste if each.is_counted and each.usd != 0]
+    counted = _counted(waste)
     known = [each for each in counted if each.usd is not None]
-    if not known:
+    if not known or len(counted) == 1:
         return ""
     union: dict[str, Decimal] = {}
     for each in known:
         for attempt_id, usd in each.by_attempt.items():
             union[attempt_id] = max(usd, union.get(attempt_id, usd))
     total = sum(union.values(), Decimal(0))
-    is_low = len(known) < len(counted) or any("at least" in each.amount for each in known)
-    cost, part = "", ""
-    for row in costs:
-        if row["cost_usd"]:
-            cost = certain_money(row["cost_usd"], row["cost_status"]) or ""
-            is_cost_low = row["cost_status"] == "lower_bound"
-            part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
-    if len(counted) == 1:
-        return f"that is {part} of the cost of the session ({cost})" if part else ""
+    cost, part = _cost_and_part(counted, total, costs)
     is_about = any("about" in each.amount for each in known)
-    mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
+    mark = f"{'at least ' if _is_low(counted) else ''}{'about ' if is_about else ''}"
     words = f"in total {_amount(total, mark)}"
     words += f" of {cost}" if cost else ""
     words += f", {part}" if part else ""
     if total < sum((each.usd for each in known if each.usd), Decimal(0)):
         words = f"{words}; a request with several kinds of waste counts once in this sum"
     return words
+
+
+def _counted(waste: Sequence[Waste]) -> list[Waste]:
+    """Return the kinds of waste that cost something, or whose amount is unknown."""
+    return [each for each in waste if each.is_counted and each.usd != 0]
+
+
+def _is_low(counted: Sequence[Waste]) -> bool:
+    return any(each.usd is None or "at least" in each.amount for each in counted)
+
+
+def _cost_and_part(
+    counted: Sequence[Waste], total: Decimal, costs: Sequence[Row]
+) -> tuple[str, str]:
+    """Return the cost of the session in words, and the part of the total in it; each is empty if unknown."""
+    for row in costs:
+        if row["cost_usd"]:
+            cost = certain_money(row["cost_usd"], row["cost_status"]) or ""
+            is_cost_low = row["cost_status"] == "lower_bound"
+            return cost, _share(share(total, row["cost_usd"]), _is_low(counted), is_cost_low)
+    return "", ""
 
 
 def _share(percent: str, is_low: bool, is_cost_low: bool) -> str:

@@ -39,8 +39,8 @@ SELECT
     ran.tools_ns,
     CASE WHEN ran.tools_ns IS NULL THEN ran.estimated_tools_ns END AS estimated_tools_ns,
     coalesce(ran.tool_errors, 0) AS tool_errors,
-    coalesce(ran.denied_calls, 0) AS denied_calls,
-    spent.* EXCLUDE (attempt_id)
+    spent.* EXCLUDE (attempt_id),
+    coalesce(ran.denied_calls, 0) AS denied_calls
 FROM turns
 LEFT JOIN spent ON turns.attempt_id = spent.attempt_id
 LEFT JOIN ran ON turns.attempt_id = ran.attempt_id

@@ -45,7 +45,6 @@ SELECT
     count(*) AS calls,
     count(duration_ns) AS timed_calls,
     count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS errors,
-    count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied,
     quantile_disc(net_ns, 0.5) AS p50_ns,
     quantile_disc(net_ns, 0.95) AS p95_ns,
     quantile_disc(net_ns, 0.99) AS p99_ns,
@@ -54,7 +53,8 @@ SELECT
     sum(approval_wait_ns) AS approval_wait_ns,
     count(net_ns) FILTER (
         WHERE runs_on = 'client' AND approval_wait_ns IS NULL AND (source = 'wire' OR session_id IN (FROM imported))
-    ) AS unseen_waits
+    ) AS unseen_waits,
+    count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied
 FROM net
 GROUP BY name
 ORDER BY p95_ns DESC NULLS LAST, name

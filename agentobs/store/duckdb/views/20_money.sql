@@ -769,8 +769,6 @@ SELECT
     any_value(turn) AS turn,
     attempt_id,
     min(at_ns) AS at_ns,
-    any_value(model) AS model,
-    any_value(gap_ns) AS gap_ns,
     -- A first request after a compaction counts as such, with the tokens and the cost that it paid again if it did.
     CASE WHEN bool_and(is_miss) THEN any_value(reason) ELSE 'compaction' END AS reason,
     CASE WHEN bool_and(is_miss) THEN any_value(reason_source) ELSE 'event' END AS reason_source,
@@ -778,6 +776,8 @@ SELECT
     CASE
         WHEN bool_or(is_miss) THEN any_value(wasted_usd) FILTER (WHERE is_miss) ELSE any_value(wasted_usd)
     END AS wasted_usd,
+    any_value(model) AS model,
+    any_value(gap_ns) AS gap_ns,
     any_value(changed_message) AS changed_message,
     any_value(zones_changed) AS zones_changed,
     any_value(compared_turn) AS compared_turn,
@@ -790,12 +790,12 @@ COMMENT ON COLUMN cache_losses.lane IS 'The lane of the agent: `main`, or the la
 COMMENT ON COLUMN cache_losses.turn IS 'The turn of the request in its lane; NULL if unknown.';
 COMMENT ON COLUMN cache_losses.attempt_id IS 'The ID of the attempt.';
 COMMENT ON COLUMN cache_losses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN cache_losses.model IS 'The billed model.';
-COMMENT ON COLUMN cache_losses.gap_ns IS 'Time between the previous call and this call; NULL after a compaction without tokens that were paid for again. [ns]';
 COMMENT ON COLUMN cache_losses.reason IS '`compaction` for the first request after a compaction; else the reason of the cache miss, as in cache_misses.';
 COMMENT ON COLUMN cache_losses.reason_source IS '`event` for the first request after a compaction; else how the reason was determined, as in cache_misses.';
 COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without such tokens, all tokens that the call wrote to the cache, which may be none. [tokens]';
 COMMENT ON COLUMN cache_losses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_losses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_losses.gap_ns IS 'Time between the previous call and this call; NULL after a compaction without tokens that were paid for again. [ns]';
 COMMENT ON COLUMN cache_losses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
 COMMENT ON COLUMN cache_losses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
 COMMENT ON COLUMN cache_losses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';

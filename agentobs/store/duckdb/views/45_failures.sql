@@ -119,7 +119,7 @@ WITH ended AS (
         ended.error['line'] AS error_line
     FROM sessions
     LEFT JOIN ended ON sessions.session_id = ended.session_id
-    WHERE sessions.status IN ('failed', 'crashed', 'incomplete')
+    WHERE is_failure(sessions.status)
 ), responded AS (
     SELECT session_id, max(started_ns) AS at_ns FROM turns GROUP BY session_id
 ), steps AS (

@@ -5,6 +5,6 @@
 SELECT count(*) AS sessions
 FROM sessions
 WHERE
-    status IN ('failed', 'crashed', 'incomplete')
+    is_failure(status)
     AND (NOT is_telemetry OR coalesce($telemetry::BOOLEAN, false))
     AND ($session_ids::VARCHAR[] IS NULL OR session_id IN (SELECT unnest($session_ids::VARCHAR[])));
