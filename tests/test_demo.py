@@ -43,7 +43,7 @@ def test_the_steps_run_in_order(demo: tuple[str, Path]) -> None:
         "a local server with prepared responses",
         "I could not refund order A-17",
         "refund-loop  My parcel for order A-17 never came. Please refun\u2026  failed  ValueError in issue_refund at ",
-        "declared: refund-not-issued",
+        "declared by the agent: refund-not-issued",
         "overloaded_error",
         "claude-sonnet-5      3     29     233       4,470        2,446  $0.0104",
         "write 5m",

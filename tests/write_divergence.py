@@ -255,12 +255,14 @@ lines of the fixture are not modified. In Python, use `ReplayOptions(accept_from
 ### Comparing two sessions
 
 `agentobs diff A B` compares two sessions or fixtures. It shows the added, removed and changed steps, with the cost,
-tokens and time of each step and in total, and which model replaced which one. It also shows what else the sessions were
-made with, if it differs: name, source, entry, versions, platform, git state, working directory of a log, and tags
-(`setup` in the JSON). If both sessions failed, it shows both causes, and states if they differ, with the class of each
-error; causes that differ only in the number of a line are the same. The comparison in the dashboard has the same pairs
-of steps. Content is compared by digests, and is not shown. Without content, facts are enough: prompts of two sessions
-of one home are then compared by their keyed digests (system prompts, tools, parameters and first messages).
+tokens and time of each step and in total, and which model replaced which one. Before the steps, it names the first
+differences, as the page of the comparison does. It also shows what else the sessions were made with, if it differs:
+name, source, entry, versions, platform, git state, working directory of a log, and tags (`setup` in the JSON); facts
+that were recorded in neither session are listed. If both sessions failed, it shows both causes, and states if they
+differ, with the class of each error; causes that differ only in the number of a line are the same. The comparison in
+the dashboard has the same pairs of steps. Content is compared by digests, and is not shown. Without content, facts are
+enough: prompts of two sessions of one home are then compared by their keyed digests (system prompts, tools, parameters
+and first messages).
 
 `--content` shows content: for each request, what is new since the previous request (prompt, system, tools, options, and
 results as the model got them).

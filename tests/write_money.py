@@ -228,8 +228,8 @@ FROM cache_efficiency ORDER BY session
 
 `cache_misses` shows calls that paid again for tokens that had been cached. `reason` is the reason that the provider
 reports (`diagnostics.cache_miss_reason`), if any. Otherwise it is the first part of the request that changed, or else
-a compaction, or else the elapsed time. `wasted_usd` is an estimate. `cache_losses` also contains the first request
-after each compaction, which is not counted as a miss there.
+the elapsed time. `wasted_usd` is an estimate. The first request after a compaction is not a cache miss;
+`cache_losses` contains both.
 
 ```sql
 SELECT session_id[:8] AS session, gap_ns // 1000000000 AS gap_s, missed_tokens, wasted_usd, reason, reason_source

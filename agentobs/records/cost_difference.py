@@ -78,7 +78,7 @@ MOST_PERCENT = 999
 
 
 def share_words(old: Decimal | int, new: Decimal | int) -> str:
-    """Return how much a value differs from another one, such as `50%`, `<1%` or `28 times`, without a sign.
+    """Return how much a value differs from another one, such as `50%`, `<1%` or `28 times as much`, without a sign.
 
     Args:
         old: the first value, not 0.
@@ -87,7 +87,7 @@ def share_words(old: Decimal | int, new: Decimal | int) -> str:
     old, new = Decimal(old), Decimal(new)
     percent = abs(new - old) / old * 100
     if new > old and percent > MOST_PERCENT:
-        return f"{new / old:,.0f} times"
+        return f"{new / old:,.0f} times as much"
     return f"{percent:,.0f}%" if percent >= 1 else "<1%"
 
 

@@ -15,9 +15,9 @@ _FACTS = {
     "agentobs_version": "version of agentobs",
     "python_version": "version of Python",
     "platform": "platform",
-    "repository": "repository",
-    "branch": "branch",
-    "commit": "commit",
+    "repository": "git repository",
+    "branch": "git branch",
+    "commit": "git commit",
     "dirty": "uncommitted changes",
     "directory": "working directory",
 }
@@ -26,6 +26,8 @@ _WITHOUT_CONTENT = ("repository", "branch", "directory", "tags")
 """The facts whose values a report without content leaves out, because people chose them."""
 _COMMIT_LENGTH = 12
 """The number of characters of a commit that is shown, as in the head of a session."""
+_RARE = ("directory", "dirty")
+"""The facts that only some recordings contain: the directory that of an imported log, the other one with a commit."""
 NOT_RECORDED = "not recorded"
 
 
@@ -33,7 +35,7 @@ class SetupChange(NamedTuple):
     """A fact about how two sessions were made that differs."""
 
     name: str
-    """The name of the fact, such as `branch`, or `tag` and its key."""
+    """The name of the fact, such as `git branch`, or `tag` and its key."""
     a: str
     """Its value in the first session, or `not recorded`."""
     b: str
@@ -64,6 +66,21 @@ def setup_changes(
         )
         for key, name, (before, now) in _facts(one, other)
         if before != now
+    ]
+
+
+def setup_unknown(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Return the names of the facts that were recorded in neither session, so that they may differ.
+
+    Args:
+        a: the first session or fixture, as in `setup_changes`.
+        b: the second one.
+    """
+    one, other = (side.get("setup") or {} for side in (a, b))
+    return [
+        name
+        for key, name, values in _facts(one, other)
+        if values == (None, None) and key not in _RARE
     ]
 
 

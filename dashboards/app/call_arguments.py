@@ -155,17 +155,19 @@ def matches(request: Request, fields: Fields) -> Response:
                     attempts.add(attempt_id)
                     searched.append(node)
         texts = arguments_of(opened, searched, Content(site_of(request).home))
-        nodes, more = matching_nodes(
+        nodes, summary = matching_nodes(
             view,
             tree,
             fields.get("find", "")[:MOST_CHARACTERS],
             opened.agents,
             only_failed="failed" in fields,
+            errors=opened.stored_rows("session_errors"),
             arguments=texts,
         )
     values = {"nodes": nodes, "selected": None, "like": "", "session_id": opened.session_id}
-    searched_requests = MOST_SEARCHED if left_out else 0
-    return HTMLResponse(page("tree.html", summary=(len(nodes), more, searched_requests), **values))
+    if left_out:
+        summary += f" Arguments were searched in the first {MOST_SEARCHED:,} responses with calls."
+    return HTMLResponse(page("tree.html", summary=summary, **values))
 
 
 def _node(opened: OpenedSession, number: int) -> Node | None:

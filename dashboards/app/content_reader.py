@@ -2,14 +2,14 @@
 
 A page contains no content until the user presses a button. The button sends a POST, which the guard only accepts from
 pages of the dashboard. A link in an email, a prefetch, or an image on another site can only send a GET, and the
-response to a GET never contains content.
+response to a GET never contains content. It may state whether texts are equal.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import BoundedSemaphore
 from typing import Any, TypeVar
@@ -25,6 +25,10 @@ T = TypeVar("T")
 MOST_OPEN = 2
 """The maximum number of open segments. A segment that is still being written is read into memory, up to 64 MB (see
 `recording.segment_writer`); the next read nearly always needs the same segment."""
+MOST_COMPARED = 100
+"""The maximum number of errors whose texts are compared when a page is made. Our choice: some milliseconds."""
+MOST_COMPARED_BYTES = 1_000_000
+"""The maximum size of these texts in total. Our choice: some milliseconds. [bytes]"""
 CONTENT_SLOTS = BoundedSemaphore(2)
 """Limits the threads that read and render content: bodies are large, and each thread keeps a few bodies in memory."""
 
@@ -100,3 +104,31 @@ class Content:
                 self._vaults.pop(next(iter(self._vaults)))
             self._vaults[segment_id] = Vault(self._home, segment_id, str(row["session_id"]))
         return self._vaults[segment_id]
+
+
+def have_equal_errors(home: Home, rows: Sequence[Row], calls: Collection[tuple[str, int]]) -> bool:
+    """Return whether the recorded results of failed calls are known to be equal. The texts themselves are not returned.
+
+    Args:
+        home: the home.
+        rows: the rows of `internal/recorded_errors` of the session.
+        calls: the attempt and the place in its response of each call.
+    """
+    known = {(row["attempt_id"], row["ordinal"]): row for row in rows}
+    found = [known[each] for each in calls if each in known]
+    sizes = {row["result_bytes"] for row in found}
+    if len(found) != len(calls) or len(sizes) != 1 or len(found) > MOST_COMPARED:
+        return False
+    if sum(row["result_bytes"] for row in found) > MOST_COMPARED_BYTES:
+        return False
+    content = Content(home)
+    first = None
+    for row in found:
+        executed = content.tool_execution(row)
+        if isinstance(executed, Withheld) or "result" not in executed:
+            return False
+        result = json.dumps(executed["result"], sort_keys=True)
+        if first not in (None, result):
+            return False
+        first = result
+    return True

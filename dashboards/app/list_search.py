@@ -12,6 +12,7 @@ from agentobs.errors import AgentobsError
 from agentobs.recording.journal.home import Home
 from agentobs.records.labels import digest_label
 from agentobs.runtime import process
+from agentobs.store.analysis import attention
 from agentobs.store.analysis.session_search import Found, SessionTexts
 from dashboards.app.store_view import View
 
@@ -86,14 +87,10 @@ def found_classes(view: View, session_ids: Sequence[str], text: str) -> dict[str
     """
     if not text:
         return {}
-    words = text.casefold().split()
-    wanted = {text.casefold(), *(words if len(words) <= MOST_WORDS else ())}
+    words = text.split()
+    wanted = {text, *(words if len(words) <= MOST_WORDS else ())}
     rows = view.named("internal/error_classes", session_ids=list(session_ids))
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if any(each in row["error_class"].casefold() for each in wanted):
-            found.setdefault(row["session_id"], []).append(row["error_class"])
-    return found
+    return attention.found_classes(view.texts.replace_in_dicts(rows), wanted)
 
 
 def _in_all_texts(texts: SessionTexts, text: str, home: Home) -> Found | None:

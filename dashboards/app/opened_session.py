@@ -46,10 +46,13 @@ class OpenedSession:
 
         Texts are read each time, because they may be deleted while the rows are cached.
         """
-        rows = self.cache.get(
+        return self.restored(self.stored_rows(name))
+
+    def stored_rows(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of a named query about the session as they are stored. Their IDs are those of the tree."""
+        return self.cache.get(
             name, lambda: rows_of(self.view.store, name, session_id=self.session_id)
         )
-        return self.restored(rows)
 
 
 def open_session(request: Request, view: View, session_id: str) -> OpenedSession:

@@ -21,8 +21,9 @@ from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.journal.home import Home
 from agentobs.records.request_failures import UNFINISHED_OUTCOMES, request_failure
 from agentobs.records.words import ATTENTION_ORDER
+from agentobs.store.analysis.attention import unnamed_classes
 from agentobs.store.analysis.diagnosis import SIGNATURES
-from agentobs.store.analysis.failed_steps import failed_call_counts, failed_calls
+from agentobs.store.analysis.failed_steps import FailedCalls, failed_calls
 from agentobs.store.analysis.session_search import SessionTexts
 from dashboards.app.list_search import ListSearch, found_classes, list_search
 from dashboards.app.queries.downloads import csv_download, json_download
@@ -95,7 +96,7 @@ MOST_EXPORTED = 10_000
 """The maximum number of sessions in an export. Our choice: about 5 MB; use SQL for more."""
 EXPORTED = (
     "session_id", "name", "status", "reason", "started", "started_ns", "duration_ns", "models", "turns",
-    "tool_calls", "failed_calls",
+    "tool_calls", "failed_calls", "denied_calls",
     "input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "cost_usd", "cost_status", "signatures",
     "error_kind", "error_name", "error", "error_file", "error_line",
 )  # fmt: skip
@@ -324,6 +325,20 @@ def _why(row: Row) -> str:
     return f"{words}: {cause}" if cause else words
 
 
+def _unnamed_classes(view: View, rows: Sequence[Row], text: str) -> dict[str, list[str]]:
+    """Return the error classes that the search for a text found and that the row of their session does not name, by
+    session ID.
+    """
+    found = found_classes(view, [row["session_id"] for row in rows], text)
+    return {
+        row["session_id"]: unnamed_classes(
+            found[row["session_id"]], f"{row['error_text'] or ''} {row['reason'] or ''}"
+        )
+        for row in rows
+        if row["session_id"] in found
+    }
+
+
 def totals_of(view: View, chosen_filter: Filter) -> Row:
     """Return the totals of the matching sessions, and the certainty of their cost."""
     [row] = view.named("listing/totals", **chosen_filter.parameters)
@@ -379,7 +394,7 @@ def _list_page(request: Request, query: ListQuery, notice: str = "") -> Response
             most_name=MOST_NAME,
             rows=rows,
             failed_calls=failed_calls(view.store, ids, view.texts.replace_in_dicts),
-            found_classes=found_classes(view, ids, query.q),
+            found_classes=_unnamed_classes(view, rows, query.q),
             first_to_open=first_to_open(view, query, chosen_filter, rows, totals),
             endings=ENDINGS,
             failed_statuses=FAILED,
@@ -426,15 +441,17 @@ def _exported(request: Request) -> tuple[list[dict[str, Any]], int]:
             offset=0,
         ).dicts()
         ids = [row["session_id"] for row in rows]
-        failed = failed_call_counts(view.store, ids)
+        failed = failed_calls(view.store, ids)
         found_rows = [
             {
                 **row,
                 "signatures": row["fired"] if row["is_checked"] else None,
                 "started": _iso(row["started_ns"]),
-                "failed_calls": failed.get(row["session_id"], 0),
+                "failed_calls": calls.count,
+                "denied_calls": calls.denied,
             }
             for row in rows
+            for calls in [failed.get(row["session_id"], FailedCalls())]
         ]
     return [{name: row[name] for name in EXPORTED} for row in found_rows], max(
         total - MOST_EXPORTED, 0

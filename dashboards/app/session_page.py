@@ -19,6 +19,7 @@ from agentobs.records.words import ESTIMATED_TIMES, INCLUDING_WAITS
 from agentobs.store.analysis.failed_steps import (
     group_failed_steps,
     nothing_failed,
+    number_denied,
     number_failed,
 )
 from agentobs.store.analysis.lane_names import name_of_lane, with_agents
@@ -37,6 +38,7 @@ from agentobs.store.analysis.waste import NOTHING, session_waste, waste_total, w
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
+from dashboards.app.content_reader import have_equal_errors
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
@@ -55,6 +57,7 @@ from dashboards.app.trace import (
 from dashboards.figures.phrases import count, uncertain_total
 from dashboards.panels.cost_rises import MOST_RISES, RATIO, SHARE, CostRise, cost_rises, slow_rises
 from dashboards.panels.failure_groups import (
+    FailureGroup,
     SessionFailures,
     failures_of_failed_agent,
     session_failures,
@@ -63,6 +66,7 @@ from dashboards.panels.failure_words import failure_reason, unfinished_turns
 from dashboards.panels.panels import rows_of, session_panels
 from dashboards.panels.session_outcomes import (
     content_state,
+    failed_word,
     scores_of,
     shown_failure,
     steps_of,
@@ -140,6 +144,9 @@ def session(request: Request) -> Response:
             failure_note=reason.note if reason else "",
             reason=reason.text if reason and opened.about["reason"] else opened.about["reason"],
             failed_steps=_failed_counts(opened),
+            failed_word=failed_word(
+                opened.cache.get("steps", lambda: steps_of(view.store, session_id))
+            ),
             own_turns=_own_turns(opened),
             unfinished_turns=unfinished_turns(opened.tree),
             session_title=SessionTexts(view.store, view.texts).titles([session_id]).get(session_id),
@@ -165,10 +172,16 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     words, only_failed = query.get("find", "")[:MOST_CHARACTERS], "failed" in query
     like = query.get("like") if only_failed else None
     alike = _failed_alike(opened, like) if like else None
-    more, is_filtered = 0, bool(words.strip() or only_failed)
+    summary, is_filtered = "", bool(words.strip() or only_failed)
     if is_filtered:
-        nodes, more = matching_nodes(
-            view, tree, words, opened.agents, only_failed=only_failed, among=alike
+        nodes, summary = matching_nodes(
+            view,
+            tree,
+            words,
+            opened.agents,
+            only_failed=only_failed,
+            errors=opened.stored_rows("session_errors"),
+            among=alike,
         )
         matches = [each.node.number for each in nodes]
         if matches and number not in matches and not ("step" in query or "number" in query):
@@ -184,7 +197,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     turns = turns_by_lane(tree)
     return {
         "nodes": nodes,
-        "more_nodes": more,
+        "summary": summary,
         "step_counts": _step_counts(tree),
         "main_turns": turns.get("main"),
         "turn_agents": [
@@ -197,7 +210,7 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
         "like": like if alike else "",
         "selected": number,
         "shown": shown_step(
-            view, tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         ),
         "diverged": diverged_steps(opened),
         "failures": tree.adjacent_failures(number),
@@ -205,12 +218,12 @@ def _trace_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _failed_alike(opened: OpenedSession, step_id: str) -> Sequence[int] | None:
+def _failed_alike(opened: OpenedSession, step_id: str) -> frozenset[int] | None:
     """Return the numbers of the steps that the line of the banner with this first step counts; None without one."""
     listed = (completed_failures(opened), inner_failures(opened))
     for each in (group for found in listed if found for group in found.groups):
         if opened.tree.node(each.numbers[0]).step_id == step_id:
-            return each.numbers
+            return frozenset(each.numbers)
     return None
 
 
@@ -364,13 +377,20 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     # The result of a sub-agent only repeats how it ended.
     errors = [node for node in with_text if node.kind != "agent"]
     error_step = next(iter([*errors, *with_text]), None)
-    alike = [each for each in listed if error_step and each.numbers[0] == error_step.number]
+    heading = next(
+        (
+            each.first_error_heading(have_equal_texts=_have_equal_texts(opened, each))
+            for each in listed
+            if error_step and each.numbers[0] == error_step.number
+        ),
+        "",
+    )
     every = [opened.tree.node(number) for number in opened.tree.failed]
     return {
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
         "error_step": error_step,
-        "failures_like_error": alike[0].alike if alike else "",
+        "first_error_heading": heading,
         "all_failed": sum(node.kind != "group" for node in every),
         "inner_failures": [
             (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
@@ -380,13 +400,27 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     }
 
 
+def _have_equal_texts(opened: OpenedSession, group: FailureGroup) -> bool:
+    """Return whether the texts of the errors of a group are known to be equal."""
+    steps = [opened.tree.node(number).step for number in group.numbers]
+    calls = {(str(step["attempt_id"]), int(step["ordinal"])) for step in steps if step is not None}
+    if len(calls) < 2 or len(calls) < len(steps) or group.kind == "request":
+        return False
+
+    def compute() -> bool:
+        name = "internal/recorded_errors"
+        rows = rows_of(opened.view.store, name, session_id=opened.session_id)
+        return have_equal_errors(site_of(opened.request).home, rows, calls)
+
+    return opened.cache.get(f"equal errors of {group.numbers[0]}", compute)
+
+
 def _nothing_failed(opened: OpenedSession, kept: Mapping[str, Any]) -> str:
     """Return in words that nothing failed in a session; empty if something failed, or if it did not complete."""
-    status, tree = str(opened.about["status"]), opened.tree
-    if status != "completed" or tree.failed:
-        return ""
     rows = opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id))
-    return nothing_failed(status, rows, is_imported=kept["source"] not in (None, "recorded"))
+    operations = opened.cached_rows("internal/failed_operations")
+    is_imported = kept["source"] not in (None, "recorded")
+    return nothing_failed(str(opened.about["status"]), rows, operations, is_imported=is_imported)
 
 
 def completed_failures(opened: OpenedSession) -> SessionFailures | None:
@@ -454,11 +488,14 @@ def _time_in_interactions(opened: OpenedSession, times: Callable[[], Sequence[Sp
 
 
 def _failed_counts(opened: OpenedSession) -> dict[str, int]:
-    """Return the numbers of failed request attempts and tool calls; `show` and `tui` have the same ones."""
+    """Return the numbers of failed request attempts and of failed and denied tool calls; `show` and `tui` have the same
+    ones.
+    """
     groups = group_failed_steps(opened.cached_rows("session_errors"), ())
     return {
         "attempts": number_failed(groups, "attempt"),
         "calls": number_failed(groups, "tool_call"),
+        "denied": number_denied(groups),
     }
 
 
@@ -466,20 +503,16 @@ def tree_part(request: Request) -> Response:
     """Return a part of the tree: the children of a step, the matches of a filter, or what is visible at first."""
     with site_of(request).reader.view() as view:
         opened = open_session(request, view, session_named(request, view))
-        tree, query, summary = opened.tree, request.query_params, None
+        tree, query = opened.tree, request.query_params
         if "under" in query:
             number = selected_number(tree, {"step": query["under"]})
             below = list(tree.below(number)) if number is not None else []
             nodes = shown_nodes(view, below, set(), opened.agents)
-            values = {"nodes": nodes, "selected": None, "like": ""}
+            values = {"nodes": nodes, "selected": None, "summary": ""}
         else:
             found = _trace_values(opened, query)
-            values = {name: found[name] for name in ("nodes", "selected", "like")}
-            if found["is_filtered"]:
-                summary = (len(found["nodes"]), found["more_nodes"], 0)
-        return HTMLResponse(
-            page("tree.html", session_id=opened.session_id, summary=summary, **values)
-        )
+            values = {name: found[name] for name in ("nodes", "selected", "summary")}
+        return HTMLResponse(page("tree.html", session_id=opened.session_id, **values))
 
 
 def step_part(request: Request) -> Response:
@@ -488,7 +521,7 @@ def step_part(request: Request) -> Response:
         opened = open_session(request, view, session_named(request, view))
         number = selected_number(opened.tree, request.query_params)
         shown = shown_step(
-            view, opened.tree, number, opened.agents, lambda: opened.cached_rows("session_errors")
+            view, opened.tree, number, opened.agents, lambda: opened.stored_rows("session_errors")
         )
         kept = content_state(view.store, opened.session_id)
         values = {

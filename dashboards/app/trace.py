@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentobs.errors import UsageError
+from agentobs.records.display import listed
 from agentobs.records.labels import DIGEST
 from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.cause_texts import effect_text
@@ -209,7 +210,8 @@ def _started_agent(node: Node, agents: Mapping[str, str]) -> str:
 def earlier_failures(
     view: View, tree: TraceTree, agents: Mapping[str, str]
 ) -> tuple[str, Sequence[str]]:
-    """Return the tool calls that failed before the step that the banner names: a sentence, and their step IDs.
+    """Return the tool calls and request attempts that failed before the step that the banner names: a sentence, and
+    their step IDs.
 
     Calls that contain this step are left out, because they failed later. The sentence is empty if there are none.
     """
@@ -219,7 +221,7 @@ def earlier_failures(
     failed = [
         node
         for node in map(tree.node, tree.failed)
-        if node.kind in ("tool", "agent")
+        if node.kind in ("tool", "agent", "request")
         and node.number not in (last.number, *around)
         and (node.started_ns or 0) < (last.started_ns or 0)
     ]
@@ -227,25 +229,29 @@ def earlier_failures(
     shown = shown_nodes(view, failed, set(), agents)
     if not shown:
         return "", ()
-    names = Counter(_tool_name(each) for each in shown)
-    listed = [
-        f"{name} failed {times(n)}{_classes([each for each in shown if _tool_name(each) == name])}"
-        for name, n in names.most_common()
-    ]
-    more = count(len(listed) - MOST_NAMES, "other tool")
+    named: dict[str, list[ShownNode]] = {}
+    for each in shown:
+        verb = "was denied" if each.node.is_denied else "failed"
+        named.setdefault(f"{_failing(each)} {verb}", []).append(each)
+    ordered = sorted(named.items(), key=lambda item: -len(item[1]))
+    listed = [f"{name} {times(len(found))}{_classes(found)}" for name, found in ordered]
+    more = count(len(listed) - MOST_NAMES, "other")
     kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
     text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
     return text, [node.step_id for node in failed]
 
 
-def _tool_name(shown: ShownNode) -> str:
+def _failing(shown: ShownNode) -> str:
+    """Return the name of what failed: the tool, or the model of a request."""
+    if shown.node.kind == "request":
+        return "a request" if shown.label.startswith(DIGEST) else f"request {shown.label}"
     return "an unnamed tool" if shown.label.startswith(DIGEST) else shown.label
 
 
 def _classes(failed: Sequence[ShownNode]) -> str:
     """Return how calls of a tool failed, in parentheses, with numbers if they differ; empty if unknown."""
     reasons = Counter(each.detail for each in failed if not each.detail.startswith(DIGEST))
-    for unspecific in ("", "failed"):
+    for unspecific in ("", "failed", "denied"):
         del reasons[unspecific]
     if not reasons:
         return ""
@@ -264,6 +270,15 @@ def _agents_of(nodes: Sequence[Node], agents: Mapping[str, str]) -> str:
     return f" in {len(lanes):,} sub-agents"
 
 
+class Matches(NamedTuple):
+    """The nodes that match a filter."""
+
+    nodes: Sequence[ShownNode]
+    """Those that are shown."""
+    summary: str
+    """The number of steps that match, in one or two short sentences."""
+
+
 def matching_nodes(
     view: View,
     tree: TraceTree,
@@ -271,10 +286,11 @@ def matching_nodes(
     agents: Mapping[str, str],
     *,
     only_failed: bool,
+    errors: Sequence[Mapping[str, Any]],
     arguments: Mapping[int, str] = MappingProxyType({}),
     among: Collection[int] | None = None,
-) -> tuple[list[ShownNode], int]:
-    """Return the nodes that match a filter, and the number of those that are not shown.
+) -> Matches:
+    """Return the nodes that match a filter.
 
     Args:
         view: the state of the store.
@@ -282,6 +298,7 @@ def matching_nodes(
         words: the words that a node must contain.
         agents: the display names of the lanes.
         only_failed: whether only failed nodes match.
+        errors: the rows of `session_errors`.
         arguments: the main arguments of calls, by the numbers of their nodes, if content may be searched.
         among: the numbers of the nodes that may match; None for all.
     """
@@ -295,7 +312,56 @@ def matching_nodes(
         and (each.node.is_failed or not only_failed)
         and _contains(each, wanted, arguments)
     ]
-    return found[:MOST_MATCHES], max(len(found) - MOST_MATCHES, 0)
+    more = max(len(found) - MOST_MATCHES, 0)
+    counted = f"{len(found):,} {'step matches' if len(found) == 1 else 'steps match'}"
+    if only_failed and found:
+        counted = _failures_in_words([each.node for each in found], errors)
+    left_out = f"; {more:,} more {'is' if more == 1 else 'are'} not shown" if more else ""
+    return Matches(found[:MOST_MATCHES], f"{counted}{left_out}.")
+
+
+def _failures_in_words(failed: Sequence[Node], errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many of the tool calls and request attempts failed, as `agentobs show` counts them, and how many other
+    steps are marked as failed, such as the interaction that one of them ended.
+
+    Args:
+        failed: the nodes that are marked as failed.
+        errors: the rows of `session_errors`.
+    """
+    known = {(row["lane"], row["turn"], row["id"]) for row in errors}
+    counted, others = Counter[str](), Counter[str]()
+    for each in failed:
+        noun = _FAILURES.get(each.kind, each.kind.replace("_", " "))
+        step = each.step
+        if step is None:
+            others[noun] += 1
+        elif (step["lane"], step["turn"], step["id"]) in known:
+            counted[noun] += 1
+        else:
+            # Its result is not an error: the tree marks it for another reason.
+            others[f"{'denied' if each.is_denied else 'other'} {noun}"] += 1
+    own, rest = (
+        listed([count(number, noun) for noun, number in sorted(found.items(), reverse=True)])
+        for found in (counted, others)
+    )
+    if not rest:
+        return f"{own} failed"
+    marked = f"marked as failed: {rest}"
+    return (
+        f"{own} failed; also {marked}"
+        if own
+        else f"No tool call or request attempt failed; {marked}"
+    )
+
+
+_FAILURES = {
+    "tool": "tool call",
+    "agent": "tool call",
+    "request": "request attempt",
+    "sub_agent": "sub-agent",
+    "mcp_call": "MCP call",
+}
+"""What a failed node counts as; other kinds are their own words."""
 
 
 def shown_step(
@@ -303,7 +369,7 @@ def shown_step(
     tree: TraceTree,
     number: int | None,
     agents: Mapping[str, str],
-    errors: Callable[[], Sequence[Row]],
+    errors: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> ShownStep | None:
     """Return the selected step with its facts; None if no step is selected.
 
@@ -319,6 +385,7 @@ def shown_step(
     node = tree.node(number)
     way = [tree.node(each) for each in tree.path(number)]
     texts = shown_nodes(view, [*way, node], set(), agents)
+    error = _error(node, errors)
     step = view.texts.replace_in_dicts([node.step])[0] if node.step else NO_STEP
     attempt_id = node.step["attempt_id"] if node.step else None
     attempt = (
@@ -343,17 +410,20 @@ def shown_step(
         step,
         changed,
         is_first,
-        _error(node, errors),
+        view.texts.replace_in_dicts([error])[0] if error else None,
     )
 
 
-def _error(node: Node, errors: Callable[[], Sequence[Row]]) -> Row | None:
+def _error(
+    node: Node, errors: Callable[[], Sequence[Mapping[str, Any]]]
+) -> Mapping[str, Any] | None:
     """Return the row of `session_errors` of a failed step; None if it is unknown."""
     if not node.is_failed or node.step is None:
         return None
     step = node.step
     place = (step["lane"], step["turn"], step["id"])
-    return first_of([row for row in errors() if (row["lane"], row["turn"], row["id"]) == place])
+    found = (row for row in errors() if (row["lane"], row["turn"], row["id"]) == place)
+    return next(found, None)
 
 
 def _name(shown: ShownNode) -> str:

@@ -209,13 +209,14 @@
   });
 
   // The filter: its result is a list of the matching steps. A later filter aborts an earlier one and its selection.
-  // `toFirst`: select the first match, even if the selected step also matches. `toStep`: select this step.
+  // `toFirst`: select the first match, even if the selected step also matches. `toStep`: select this step. `selection`:
+  // the last selection before the user set the filter; the filter never replaces a later one.
   let timer = 0;
   let filterRequest = new AbortController();
-  async function filter({ write = "replaceState", toFirst = false, toStep = null } = {}) {
+  async function filter({ write = "replaceState", toFirst = false, toStep = null, selection = request } = {}) {
     filterRequest.abort();
     const { signal } = filterRequest = new AbortController();
-    const selection = request, query = filters();
+    const query = filters();
     const url = new URL(location.href);
     for (const name of ["find", "failed", "like"]) { if (query.has(name)) url.searchParams.set(name, query.get(name)); else url.searchParams.delete(name); }
     if (write) history[write](null, "", url);
@@ -248,7 +249,12 @@
   const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter({ write: null }); };
   document.addEventListener("agentobs:consent", filterContent);
   addEventListener("DOMContentLoaded", filterContent);
-  form.addEventListener("input", (event) => { form.elements.like.value = ""; clearTimeout(timer); timer = setTimeout(() => filter({ toFirst: event.target.checked === true }), event.target.matches("[type=search]") ? TYPING_MS : 0); });
+  form.addEventListener("input", (event) => {
+    form.elements.like.value = "";
+    clearTimeout(timer);
+    const selection = request, isTyped = event.target.matches("[type=search]");
+    timer = setTimeout(() => filter({ toFirst: event.target.checked === true, selection }), isTyped ? TYPING_MS : 0);
+  });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
   document.addEventListener("click", (event) => {

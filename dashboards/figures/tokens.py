@@ -10,6 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from agentobs.store.analysis.failed_steps import call_notes
 from dashboards.figures.phrases import (
     Row,
     certain_money,
@@ -277,8 +278,8 @@ def _hover_text(each: _Bar) -> str:
         if row["stop_reason"] is not None:
             word = "response" if row.get("is_unfinished") else "stop reason"
             lines.append(f"{word} {plain(row['stop_reason'], 30)}")
-        if row["tool_errors"]:
-            lines.append(f"{row['tool_errors']} of its tool calls failed")
+        if notes := call_notes(row["tool_errors"], row.get("denied_calls") or 0):
+            lines.append(f"of its tool calls, {notes}")
     cost = money(None) if each.cost is None else certain_money(each.cost, each.rows)
     if len(each.rows) > 1 and each.highest is not None:
         highest = max(each.rows, key=lambda row: row["cost_usd"] or 0)

@@ -50,7 +50,9 @@ class StoredSession:
             step = ("step_name", "step_lane", "step_turn")
             known = [text(self.failure[each]) for each in step if self.failure[each] is not None]
             if known:
-                parts.append(_row("failed step", ", ".join(known)))
+                # After a result such as `max_turns`, the step is only the last one that failed.
+                last = "last " if self.failure["cause"] == "result" else ""
+                parts.append(_row(f"{last}failed step", ", ".join(known)))
         parts.append(_row("cost", self._cost()))
         for column in _SHOWN:
             label = column.removesuffix("_ns").replace("_", " ")

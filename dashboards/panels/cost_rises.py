@@ -108,8 +108,6 @@ def miss_cause(miss: Row) -> str:
 
 def _reason(miss: Row) -> str:
     reason = str(miss["reason"])
-    if reason == "compaction":
-        return "the conversation had been compacted"
     if reason == "expired":
         return f"the cache had expired after a pause of {seconds(miss['gap_ns'])}"
     if reason == "unknown":

@@ -54,6 +54,8 @@ class FailureGroup:
     """The number of all calls of the tool; 0 for other steps."""
     is_repaired: bool
     """Whether a retry of each of them succeeded: of a tool call, a later call with the same input."""
+    is_denied: bool = False
+    """Whether they are calls that were denied, and did not fail."""
 
     @property
     def text(self) -> str:
@@ -81,18 +83,28 @@ class FailureGroup:
                     return f"{requests} to {_name(self.name)} failed: {error}{inside}{repair}"
                 status = "" if self.status in (None, 200) else f" (HTTP {self.status})"
                 return f"{number:,} × {error}{status} of {_name(self.name)}{inside}{repair}"
+            case _ if self.is_denied:
+                return f"{_name(self.name)} was denied {times(number)}{inside}{repair}"
             case _:
                 error = f"{number:,} × {self.error} in " if self.error else ""
                 calls = "" if self.error else f" failed {times(number)}"
                 unknown = f", {NO_CLASS}" if number > 1 and not self.error else ""
                 return f"{error}{_name(self.name)}{calls}{where}{inside}{unknown}{repair}"
 
-    @property
-    def alike(self) -> str:
-        """The heading of the text of the first error: whether the others have its class; empty without others."""
+    def first_error_heading(self, *, have_equal_texts: bool) -> str:
+        """Return the heading of the text of the first error: whether the others are the same; empty without others.
+
+        Args:
+            have_equal_texts: whether the texts of all of them are known to be equal.
+        """
         number = len(self.numbers)
         if number == 1:
             return ""
+        if have_equal_texts:
+            return f"{number:,} times the same {'result' if self.is_denied else 'error'}:"
+        if self.is_denied:
+            both = "Both" if number == 2 else f"All {number:,}"
+            return f"{both} were denied. Result of the first:"
         if not self.error:
             other = "the other" if number == 2 else "the others"
             return f"Error of the first of {number:,}; {other} may differ:"
@@ -128,13 +140,17 @@ class SessionFailures:
                 listed = _listed(names, f"{len(names) - MOST_NAMES:,} more")
                 return f"sub-agent{'s' * (len(names) > 1)} {listed} failed"
             case "tool":
-                failed = Counter[str]()
+                failed = Counter[tuple[str, str]]()
                 for each in same:
-                    failed[_name(each.name)] += len(each.numbers)
+                    verb = "was denied" if each.is_denied else "failed"
+                    failed[_name(each.name), verb] += len(each.numbers)
                 calls = {_name(each.name): each.calls for each in same}
-                (first, number), *others = failed.items()
-                parts = [f"{first} failed {_times_of(number, calls[first])}"]
-                parts += [f"{name} {_times_of(number, calls[name])}" for name, number in others]
+                parts, before = [], ("", "")
+                for (name, verb), number in failed.items():
+                    # Neither a tool nor a verb is repeated.
+                    words = (name if name != before[0] else "", verb if verb != before[1] else "")
+                    parts.append(" ".join(filter(None, (*words, _times_of(number, calls[name])))))
+                    before = name, verb
                 return _listed(parts, count(len(parts) - MOST_NAMES, "other tool"))
             case _:
                 lost = [each for each in same if each.is_repaired == top.is_repaired]
@@ -144,7 +160,8 @@ class SessionFailures:
     def repeats_headline(self) -> bool:
         """Whether the only group, of one tool call, says no more than the headline."""
         top = self.groups[0]
-        is_bare = top.kind == "tool" and not (top.error or top.file or top.agent or top.is_repaired)
+        has_error = bool(top.error) and not top.is_denied
+        is_bare = top.kind == "tool" and not (has_error or top.file or top.agent or top.is_repaired)
         return len(self.groups) == 1 and is_bare and len(top.numbers) == 1
 
     @property
@@ -209,11 +226,11 @@ def session_failures(
         is_repaired = (node.started_ns or 0) < succeeded.get(_successor_key(node), 0)
         key = (
             _kind(node), node.agent or node.label, why, file, error.get("error_line"),
-            error.get("status"), is_repaired,
+            error.get("status"), is_repaired, node.is_denied,
         )  # fmt: skip
         groups.setdefault(key, []).append(node)
     found = []
-    for (kind, name, why, file, line, status, is_repaired), nodes in groups.items():
+    for (kind, name, why, file, line, status, is_repaired, denied), nodes in groups.items():
         lanes = {node.lane for node in nodes}
         lane = lanes.pop() if len(lanes) == 1 else ""
         own = nodes[0].agent_lane if kind == "agent" and len(nodes) == 1 else ""
@@ -233,6 +250,7 @@ def session_failures(
                 lane,
                 calls[name] if kind == "tool" else 0,
                 is_repaired,
+                denied,
             )
         )
     found.sort(key=lambda each: (each.is_repaired, _RANKS[each.kind], -len(each.numbers)))
@@ -248,7 +266,7 @@ def error_of(node: Node, by_step: Mapping[tuple[Any, ...], Row]) -> Row:
 def reason(node: Node, error: Row, end_of: Mapping[str, Row]) -> str:
     """Return why a node failed: how its sub-agent ended, the class of its error, or its outcome; empty if unknown."""
     if node.is_denied:
-        return "denied permission"
+        return "denied"
     end = end_of.get(node.agent_lane) if node.kind in ("agent", "sub_agent") else None
     if end is not None and end["result"] not in (None, "success"):
         return run_result(str(end["result"]), end["turns"])

@@ -13,7 +13,16 @@ from typing import Any
 from agentobs.records import display
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference, share_words
 from agentobs.records.outcome_difference import outcome_difference
-from agentobs.store.analysis.failed_steps import has_failed
+from agentobs.store.analysis.first_changes import (
+    CHANGE_WORDS,
+    CONTENT,
+    different_contents,
+    different_facts,
+    different_names,
+    failure_of_single,
+    side_of,
+    turns_of,
+)
 from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
 from dashboards.figures.phrases import certain_money, certainty_prefix, uncertainties
 
@@ -21,7 +30,9 @@ _TOTALS = (
     ("cost_usd", "Cost"),
     ("session_duration_ns", "Duration"),
     ("turns", "Turns"),
-    ("failed_calls", "Failed calls"),
+    ("failed_calls", "Failed tool calls"),
+    ("denied_calls", "Denied tool calls"),
+    ("failed_requests", "Failed requests"),
     ("requests", "Attempts"),
     ("tool_calls", "Tool calls"),
     ("decisions", "Permission decisions"),
@@ -30,29 +41,12 @@ _TOTALS = (
     ("cache_write_tokens", "Cache write tokens"),
     ("output_tokens", "Output tokens"),
 )
-_FIRST = ("Outcome", "Cost", "Duration", "Turns", "Failed calls")
+_FIRST = (
+    "Outcome", "Cost", "Duration", "Turns", "Failed tool calls", "Denied tool calls", "Failed requests",
+)  # fmt: skip
 """The totals before the models."""
-_CHANGES = {
-    "same": ("=", "identical"),
-    "changed": ("~", "changed"),
-    "removed": ("−", "only in A"),
-    "added": ("+", "only in B"),
-}
-"""The sign and the label of each kind of change."""
-_CONTENT = {
-    "system_prompt": "system prompt",
-    "tools": "tool definitions",
-    "parameters": "tool choice or thinking",
-    "beta_headers": "beta headers",
-    "messages": "new messages",
-    "response": "text of the response",
-    "input": "input",
-    "result": "result",
-    "texts": "content",
-}
-"""The parts of a step whose content is compared, but not shown, as in `replay.divergence.session_diff.DIGESTED`."""
-_SIZE_OF = {"input_bytes": "input", "result_bytes": "result"}
-"""The sizes of contents, and the parts of which they are."""
+_SIGNS = {"same": "=", "changed": "~", "removed": "−", "added": "+"}
+"""The sign of each kind of change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +170,7 @@ def not_compared(comparison: Mapping[str, Any]) -> list[str]:
     """Return which parts of the content could not be compared, and why, in sentences."""
     found = []
     for gap in comparison.get("not_compared", ()):
-        parts = [_CONTENT[name] for name in gap["parts"]]
+        parts = [CONTENT[name] for name in gap["parts"]]
         names = f"{', '.join(parts[:-1])} and {parts[-1]}"
         if gap["reason"] == "different_homes":
             why = "the sessions were recorded in different homes, and a text is missing"
@@ -190,7 +184,7 @@ def not_compared(comparison: Mapping[str, Any]) -> list[str]:
 def changes(steps: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence with the numbers of identical, changed, added and removed steps."""
     kinds = [step["change"] for step in steps]
-    listed = ", ".join(f"{kinds.count(kind):,} {words}" for kind, (_, words) in _CHANGES.items())
+    listed = ", ".join(f"{kinds.count(kind):,} {words}" for kind, words in CHANGE_WORDS.items())
     return f"Steps: {listed}."
 
 
@@ -260,48 +254,31 @@ def _number(key: str, value: Any) -> Any:
 def row(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step as a table row: the kind of change, the cost on both sides, and the changed fields."""
     a, b = step.get("a"), step.get("b")
-    step_side = b or a or {}
-    sign, words = _CHANGES[step["change"]]
+    step_side = side_of(step)
     return {
         "change": step["change"],
-        "sign": sign,
-        "words": words,
+        "sign": _SIGNS[step["change"]],
+        "words": CHANGE_WORDS[step["change"]],
         "lane": step_side.get("lane"),
         "turn": display.in_both(*(_turn(each) for each in (a, b))),
-        "at": display.in_both(
-            *(f"turn {turn}" if (turn := _turn(each)) else "" for each in (a, b))
-        ),
+        "at": turns_of(step),
         "kind": step_side.get("kind"),
         "name": step_side.get("name"),
         "a": _cost_summary(a),
         "b": _cost_summary(b),
         "differs": [
-            (_field(name), *(_value(side, name) for side in (a, b)))
-            for name in step.get("differs", ())
-            # If the content differs, its size adds nothing.
-            if name not in _CONTENT and _SIZE_OF.get(name) not in step["differs"]
+            (words, *(_value(side, name) for side in (a, b)))
+            for words, name in zip(different_facts(step), different_names(step), strict=True)
         ],
-        "contents": [words for name, words in _CONTENT.items() if name in step.get("differs", ())],
-        "failure": "" if a and b else _failure(step_side),
+        "contents": different_contents(step),
+        "failure": failure_of_single(step),
     }
-
-
-def _failure(side: Mapping[str, Any]) -> str:
-    """Return how a step failed, and whether another attempt succeeded after it; empty if it did not fail."""
-    if not has_failed({"kind": None, "outcome": None, **side}):
-        return ""
-    retried = {"succeeded": ", retried and succeeded", "failed": ", retried without success"}
-    return f"{side.get('outcome')}{retried.get(side.get('retried') or '', '')}"
 
 
 def _turn(side: Mapping[str, Any] | None) -> str:
     """Return the number of the turn of a step; empty if it has none."""
     turn = (side or {}).get("turn")
     return "" if turn is None else f"{turn:,}"
-
-
-def _field(name: str) -> str:
-    return f"size of the {_SIZE_OF[name]}" if name in _SIZE_OF else name.replace("_", " ")
 
 
 def _value(side: Mapping[str, Any] | None, name: str) -> str:

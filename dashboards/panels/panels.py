@@ -419,7 +419,8 @@ def _agents(rows: Sequence[Row]) -> Panel | None:
     most = max(rows, key=lambda row: row["cost_usd"] or 0)
     who = "the main agent" if most["lane"] == "main" else lane_of(most)
     summary = (
-        f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}."
+        f"{_count(len(rows), 'agent')} cost {_sum(rows)}; {who} cost the most, {_sum([most])}. "
+        "The most expensive one is first."
     )
     figure = figures.cost_by_agent(rows)
     columns = _cost_columns("name", "lane")
@@ -511,10 +512,14 @@ def _latency(rows: Sequence[Row], has_sub_agents: bool = False) -> Panel | None:
 def _errors(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
+    calls, errors, denied = (
+        sum(row[name] for row in rows) for name in ("calls", "errors", "denied")
+    )
     summary = f"{errors:,} of {calls:,} calls failed ({share(errors, calls, digits=1)})."
+    if denied:
+        summary = f"{summary} {denied:,} {'was' if denied == 1 else 'were'} denied."
     figure = figures.tool_errors(rows)
-    columns = ("name", "calls", "errors")
+    columns = ("name", "calls", "errors", "denied") if denied else ("name", "calls", "errors")
     return panel(
         "tool-errors", "Tool error rate", summary, figure, columns, rows, listed_by={"name": "q"}
     )

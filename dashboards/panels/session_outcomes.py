@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agentobs.records.display import score_value, scored_part
 from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose
-from agentobs.store.analysis.failed_steps import has_failed
+from agentobs.store.analysis.failed_steps import has_failed, is_denied
 from agentobs.store.analysis.failure import Failure
 from agentobs.store.port import Store
 from dashboards.panels.panels import RestoreNames, rows_of
@@ -78,6 +78,11 @@ def steps_of(store: Store, session_id: str) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def failed_word(steps: Sequence[Row]) -> str:
+    """Return what those of a session's steps are that did not succeed: `failed`, or `failed or denied`."""
+    return "failed or denied" if any(map(is_denied, steps)) else "failed"
 
 
 def shown_failure(failure: Failure | None, restore_names: RestoreNames = list) -> Failure | None:

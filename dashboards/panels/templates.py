@@ -25,6 +25,7 @@ from markupsafe import Markup, escape
 from agentobs.records import display
 from agentobs.records.request_failures import outcome_words
 from agentobs.records.words import ESTIMATED_TIMES, STEP_KINDS, UNSEEN_WAITS
+from agentobs.store.analysis.failed_steps import call_notes
 from agentobs.store.analysis.lane_names import name_of_lane
 from agentobs.store.analysis.unfinished_turns import unfinished_words
 from dashboards.content.json_tree import json_tree
@@ -238,6 +239,7 @@ def _environment() -> jinja2.Environment:
         "estimated_times": ESTIMATED_TIMES,
         "unseen_waits": UNSEEN_WAITS,
         "instants": INSTANTS,
+        "call_notes": call_notes,
         "cell": cell,
         "cost": cost,
         "lane_name": lane_name,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentobs.store.analysis.failed_steps import has_failed, is_denied
+
 Row = Mapping[str, Any]
 
 MANY_CHILDREN = 100
@@ -49,7 +51,9 @@ class Node:
     depth: int = 1
     is_failed: bool = False
     failures: int = 0
-    """The number of failed operations below it."""
+    """The number of failed operations below it, without denied calls."""
+    denials: int = 0
+    """The number of denied calls below it."""
     is_on_error_path: bool = False
     """Whether it is the step that failed the session, or contains it."""
     agent: str = ""
@@ -63,8 +67,16 @@ class Node:
 
     @property
     def is_denied(self) -> bool:
-        """Whether the permission for a tool call was denied; the call then counts as failed."""
-        return self.decision is not None and str(self.decision["outcome"]).startswith("deny")
+        """Whether a tool call was denied, according to its outcome or, if it did not fail, to its decision."""
+        if self.step is not None and has_failed(self.step):
+            return is_denied(self.step)
+        return self.decision is not None and is_denied(self.decision)
+
+    @property
+    def denial(self) -> str:
+        """That the call was denied, and the reason if the decision is known: `denied (person)`."""
+        by = str(self.decision["outcome"]).partition(" ")[2] if self.decision is not None else ""
+        return f"denied ({by})" if by else "denied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,7 @@ class TraceTree:
     order: Sequence[int]
     """The numbers of all nodes from top to bottom."""
     failed: Sequence[int]
-    """The numbers of the failed nodes from top to bottom."""
+    """The numbers of the failed nodes and of the denied calls from top to bottom."""
     by_id: Mapping[str, int]
     failing: int | None
     """The number of the step that failed the session; None if the session did not fail, or no step did."""
@@ -395,7 +407,8 @@ def _count_failures(
         node = nodes[number]
         assert node is not None
         if node.parent is not None and (parent := nodes[node.parent]) is not None:
-            parent.failures += node.failures + node.is_failed
+            parent.failures += node.failures + (node.is_failed and not node.is_denied)
+            parent.denials += node.denials + node.is_denied
     at = failing
     while at is not None:
         on_path = nodes[at]

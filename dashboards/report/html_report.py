@@ -36,6 +36,7 @@ from dashboards.panels.panels import (
 )
 from dashboards.panels.session_outcomes import (
     content_state,
+    failed_word,
     shown_failure,
     steps_of,
     verdicts_of,
@@ -144,6 +145,7 @@ def session_report(
             session_panels(store, session_id, known={"internal/session": stored}), command, light
         ),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
+        failed_word=failed_word(steps),
         steps=_part((), steps, LIGHT if light else STEPS, command),
         effects=_part(_EFFECTS, effects, LIGHT if light else STEPS, f"agentobs why {session_id}"),
         ledger=_ledger(store, session_id, agents),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.records.labels import is_label
-from agentobs.records.setup_difference import setup_changes
+from agentobs.records.setup_difference import setup_changes, setup_unknown
 from agentobs.records.words import NO_IDENTICAL_STEP
 from dashboards import figures
 from dashboards.content.session_content import Budget
@@ -164,6 +164,7 @@ def comparison_report(
         setup=setup_changes(
             comparison["a"], comparison["b"], has_values=bool(comparison["content"])
         ),
+        setup_unknown=setup_unknown(comparison["a"], comparison["b"]),
         totals=totals(comparison["a"], comparison["b"]),
         changes=len(differing),
         first_note=NO_IDENTICAL_STEP if steps and len(differing) == len(steps) else "",

@@ -170,18 +170,18 @@ def test_the_failed_step_is_visible_when_the_page_opens(tab: Tab, name: str) -> 
 
 
 def test_the_failure_names_the_calls_that_failed_before(tab: Tab) -> None:
-    """The banner names the tool calls that failed before the failed step, and its link selects the first of them."""
+    """The banner names what failed before the failed step, and its link selects the first of these steps."""
     _open(tab, "fan-out")
     banner = tab.page.locator("#failure")
     assert (
         "Before it, search_stock failed once (TimeoutError) in researcher 2." in banner.inner_text()
     )
-    banner.get_by_role("link", name="Go to that call", exact=True).click()
+    banner.get_by_role("link", name="Go to that step", exact=True).click()
     tab.wait_for_text("search_stock", "#tree [aria-selected=true]")
     assert "step=" in tab.page.url
     assert axe_violations(tab, "#failure") == ()
     _open(tab, "long")
-    assert "Before it" not in banner.inner_text()
+    assert re.search(r"Before it, request \S+ failed ", banner.inner_text())
 
 
 def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
@@ -333,7 +333,7 @@ def test_differences_of_two_runs_start_with_the_earliest(tab: Tab) -> None:
     assert re.search(r"30 fewer in B", totals)
     assert re.search(r"\$[\d.]+ less in B", totals)
     assert "B completed after turn" in tab.page.locator("#endings").inner_text()
-    tab.follow(tab.page.get_by_role("link", name="Failed step in A"))
+    tab.follow(tab.page.get_by_role("link", name="Last failed step in A"))
     assert "find_order" in tab.page.locator("#tree [aria-selected=true]").inner_text()
     tab.back()
     assert axe_violations(tab) == ()

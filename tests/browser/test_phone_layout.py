@@ -41,6 +41,40 @@ def test_the_waterfall_is_readable_on_a_phone(tabs, tmp_path: Path) -> None:
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_comparison_needs_no_scrolling_to_the_side_on_a_phone(store, tabs) -> None:
+    """On a phone, the cells of each row of a comparison are below each other, with the letter of their session: neither
+    the page nor a table is wider than the window, and no table scrolls on its own.
+    """
+    tab: Tab = tabs(store("shop"), viewport={"width": 390, "height": 844})
+    tab.settle()
+    links = tab.page.locator("#found td.session a[href^='/sessions/']").evaluate_all(
+        "all => [...new Set(all.map(each => each.pathname.split('/')[2]))]"
+    )
+    tab.go(f"/compare?a={links[0]}&b={links[1]}")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in ("Totals of both sessions", "The step in both sessions", "Steps of both sessions"):
+        region = tab.page.get_by_role("group", name=name)
+        assert region.evaluate("each => each.scrollWidth <= each.clientWidth"), name
+        assert region.evaluate("each => each.scrollHeight <= each.clientHeight"), name
+        boxes = region.locator("td:visible").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert boxes
+        assert all(left >= 0 and right <= 390 for left, right in boxes), name
+    total = tab.page.get_by_role("group", name="Totals of both sessions").locator(
+        "tr", has_text="Turns"
+    )
+    one, other = (total.locator(f"td[data-label={each}]").bounding_box() for each in ("A", "B"))
+    assert one is not None
+    assert other is not None
+    assert one["y"] == other["y"]
+    assert one["x"] < other["x"]
+    label = total.locator("td[data-label=A]").evaluate(
+        "each => getComputedStyle(each, '::before').content"
+    )
+    assert "A" in label
+
+
 def test_the_sessions_begin_on_the_first_screen_of_a_phone(store, tabs) -> None:
     """On a phone, several sessions are visible below the filters without scrolling; all filters can be reached.
 

@@ -99,21 +99,21 @@ def test_a_completed_session_shows_its_failures(tab: Tab) -> None:
     tab.wait_for_text("run_command", "#tree [aria-selected=true]")
     # A line about several failures also filters the tree.
     assert tab.page.get_by_role("checkbox", name="failed only").is_checked()
-    assert tab.page.locator("#tree-summary").inner_text() == "2 failed in the same way."
+    assert tab.page.locator("#tree-summary").inner_text() == "2 tool calls failed."
     rows = tab.page.locator("#tree [role=treeitem]").all_inner_texts()
     assert len(rows) == sum("call run_command" in each for each in rows) == 2
     assert all("✕" in each for each in rows)
-    assert "Error of the first of 2; the other may differ:" in banner.inner_text()
+    assert "2 times the same error:" in banner.inner_text()
     banner.get_by_role("button", name="Show the error text").click()
     tab.wait_for_text("no database", "#failure")
     assert axe_violations(tab, "#failure") == ()
     # A reload shows the same steps, and another filter all failed ones.
     tab.page.reload()
     assert tab.page.locator("#tree [role=treeitem]").count() == 2
-    assert tab.page.locator("#tree-summary").inner_text() == "2 failed in the same way."
+    assert tab.page.locator("#tree-summary").inner_text() == "2 tool calls failed."
     tab.page.get_by_role("checkbox", name="failed only").uncheck()
     tab.page.get_by_role("checkbox", name="failed only").check()
-    tab.wait_for_text("3 steps match.", "#tree-summary")
+    tab.wait_for_text("3 tool calls failed.", "#tree-summary")
 
 
 def test_the_banner_is_one_line_on_other_tabs(tab: Tab) -> None:

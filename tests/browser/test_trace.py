@@ -101,8 +101,9 @@ def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
     assert page.locator(SELECTED).get_attribute("data-step") == match
     page.locator("#tree-filter [name=find]").fill("")
     page.locator("#tree-filter [name=failed]").check()
-    tab.wait_for_text("steps match", "#tree-summary")
-    assert re.fullmatch(r"\d+ steps match\.", page.locator("#tree-summary").inner_text())
+    tab.wait_for_text("failed", "#tree-summary")
+    summary = page.locator("#tree-summary").inner_text()
+    assert re.fullmatch(r"\d+ tool calls and \d+ request attempts? failed\.", summary)
 
 
 def test_failed_only_goes_to_the_first_failed_step(tab: Tab) -> None:
@@ -175,10 +176,33 @@ def test_a_row_that_is_selected_while_failed_steps_load_wins(tab: Tab, is_tree_f
     steps.wait()
     for held in (trees, steps) if is_tree_first else (steps, trees):
         held.release()
-    tab.wait_for_text("failed in the same way", "#tree-summary")
+    tab.wait_for_text("failed", "#tree-summary")
     assert _wait_for_step(tab, "") == chosen
     assert page.locator("#tree a:not(.failed)").count() == 0
     assert len(_details(tab)) == 1
+
+
+def test_a_row_that_is_clicked_before_the_filter_is_sent_wins(tab: Tab) -> None:
+    """The filter waits until the user stops typing. A row that is clicked meanwhile stays selected."""
+    page = tab.page
+    chosen = page.locator("#tree a.request").nth(1).get_attribute("data-step")
+    page.evaluate(
+        """id => {
+          const field = document.querySelector("#tree-filter [name=find]");
+          field.value = "find_order";
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+          document.querySelector(`#tree a[data-step="${id}"]`).click();
+        }""",
+        chosen,
+    )
+    tab.wait_for_text("steps match", "#tree-summary")
+    tab.settle()
+    assert page.locator(f"#tree a[data-step='{chosen}']").count() == 0
+    assert _step(tab) == _shown(tab) == chosen
+    assert len(_details(tab)) == 1
+    # What the user types later selects its first match again.
+    page.locator("#tree-filter [name=find]").fill("turn=512 find_order")
+    assert _wait_for_step(tab, chosen) == page.locator("#tree a").get_attribute("data-step")
 
 
 def test_the_way_to_a_step_does_not_replace_a_filter(tab: Tab) -> None:

@@ -12,7 +12,7 @@ import pytest
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
-from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer
+from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer, ToolOutcome
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
@@ -54,7 +54,7 @@ def test_the_timeline_shows_decisions_messages_and_aborts(
     result = shell("show", "mailer").out
     rows = [" ".join(line.split()) for line in result.splitlines()]
     assert rows[:3] == [
-        "completed, but 2 tool calls failed:",
+        "completed, but 1 tool call failed, and 1 tool call was denied:",
         "1 × call send: denied (turn 1)",
         "1 × call send: skipped (turn 2)",
     ]
@@ -101,10 +101,53 @@ def test_turns_without_a_complete_response_are_listed(
         home, [start(1), attempt(1, 1), replace(cut, answer=broken), overloaded, succeeded, end(1)]
     )
     shown = Shell(home.path, capsys)("show", "story").out
-    assert ", 2 turns (and 1 cut), " in shown
+    assert ", 2 complete turns and 1 cut off, " in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("main ")]
     assert [row[1] for row in rows] == ["1", "2", "3"]
     assert [row.count("cut") for row in rows] == [0, 1, 0]
+
+
+@pytest.mark.slow
+def test_tags_and_the_log_of_an_import_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The summary names the tags that people chose, and that a session was imported from a log."""
+    home = a_home(tmp_path)
+    imported = start(1, team="shop", unlogged_calls="3", client_session="12")
+    imported = replace(imported, start=replace(imported.start, source=Label("claude-code")))
+    record(home, [imported, attempt(1, 1), end(1)])
+    record(home, [start(2, "plain"), attempt(2, 1), end(2)])
+    shell = Shell(home.path, capsys)
+    lines = shell("show", "story").out.splitlines()
+    assert [each for each in lines if each.startswith(("tags ", "recording "))] == [
+        "tags                 team=shop",
+        "recording            imported from a log of claude-code",
+    ]
+    assert "tags" not in shell("show", "plain").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        ("failed", "last failed step: tool call look"),
+        ("denied", "last denied step: tool call look"),
+    ],
+)
+def test_a_limit_is_not_the_failure_of_the_last_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: ToolOutcome, line: str
+) -> None:
+    """If a limit ended the session, the last step that failed or was denied is named as such."""
+    home = a_home(tmp_path)
+    called = [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
+    ran = tool(1, "toolu_1", "look", at=T0 + 2 * SECOND)
+    ran = replace(ran, answer=ToolAnswer("no", is_error=True, outcome=outcome))
+    limited = replace(
+        end(1, failed=True), reason=Label("max_turns"), signature=Label("result:max_turns")
+    )
+    record(home, [start(1), attempt(1, 1, content=called), ran, limited])
+    shown = Shell(home.path, capsys)("show", "story").out
+    assert f"\n{line}" in shown
 
 
 def test_failed_steps_are_grouped_by_what_failed_and_where() -> None:

@@ -26,6 +26,7 @@ from agentobs.store import session_lookup
 from agentobs.store.backend import open_store
 from agentobs.store.session_lookup import find_session, shortest_prefixes
 from tests.cli.pseudo_terminal import on_terminal, program_on_terminal
+from tests.cli.test_commands import Shell
 from tests.store.recordings import a_home, attempt, end, record, session_id, start
 
 HEADINGS = ("session id", "name", "title", "status", "started (UTC)", "turns", "cache read", "cost")
@@ -242,6 +243,61 @@ def test_the_money_of_a_session_stands_in_a_narrow_list(home: Path) -> None:
     for (cost,), line in zip(spent, rows, strict=True):
         assert line.endswith(f"${Decimal(cost):,.4f}")
         assert re.search(r" (failed|completed) ", line)
+
+
+@pytest.mark.slow
+def test_a_list_says_on_a_terminal_how_many_sessions_failed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below the list on a terminal, one line has the number of failed sessions and the option that lists them first.
+    With that option, with `--failed` and in a pipe, there is no such line.
+    """
+    hint = "1 session failed, crashed or has no end; --attention lists it first"
+    lines = on_terminal(home, "sessions").lines
+    assert f"{hint} and shows failure signatures" in lines
+    for option in ("--attention", "--failed"):
+        assert not any(hint in line for line in on_terminal(home, "sessions", option).lines)
+    main(["--home", str(home), "sessions"])
+    assert "--attention lists" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_the_hint_names_all_ways_to_fail(tmp_path: Path) -> None:
+    """The hint counts the sessions that `--failed` lists: failed ones and those without an end, not only the shown."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "broken"), attempt(1, 1), end(1, failed=True)])
+    record(home, [start(2, "open"), attempt(2, 1)])
+    record(home, [start(3, "clean"), attempt(3, 1), end(3)])
+    lines = on_terminal(home.path, "sessions", "--limit", "1").lines
+    hint = "2 sessions failed, crashed or have no end; --attention lists them first"
+    assert any(line.startswith(hint) for line in lines)
+
+
+@pytest.mark.slow
+def test_a_list_without_failed_sessions_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sessions --failed` without a failed session prints that no session matches, and no hint about failures."""
+    home = a_home(tmp_path)
+    record(home, [start(1, "clean"), attempt(1, 1), end(1)])
+    shell = Shell(home.path, capsys)
+    assert shell("sessions", "--failed").err.strip() == "no session matches"
+    assert not any("failed" in line for line in on_terminal(home.path, "sessions").lines)
+
+
+def test_a_pipe_ignores_the_variable_columns(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table in a pipe is never cut, because programs read it; the help states this."""
+    main(["--home", str(home), "sessions"])
+    whole = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["--home", str(home), "sessions"])
+    assert capsys.readouterr().out == whole
+    assert max(map(len, whole.splitlines())) > 60
+    for command in ("sessions", "cache"):
+        main([command, "--help"])
+        assert "whatever COLUMNS is" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow

@@ -206,7 +206,10 @@ def test_the_first_error_states_whether_the_others_have_its_class(
     number = len(errors) or 2
     pairs = [call(each, "refund", each) for each in range(1, number + 1)]
     known = [error(each, error_class) for each, error_class in enumerate(errors, 1)]
-    assert failures(pairs, known).groups[0].alike == heading
+    found = failures(pairs, known).groups[0]
+    assert found.first_error_heading(have_equal_texts=False) == heading
+    same = f"{number} times the same error:" if number > 1 else ""
+    assert found.first_error_heading(have_equal_texts=True) == same
 
 
 def test_a_headline_names_few_tools() -> None:
@@ -248,14 +251,16 @@ def test_a_retry_repairs_a_request() -> None:
     assert last.headline == "1 request failed"
 
 
-def test_a_denied_call_is_a_failure_with_its_reason() -> None:
-    """A call whose permission was denied is a failure, and its reason is the permission."""
+def test_a_denied_call_did_not_fail() -> None:
+    """A call whose permission was denied is in a separate group, whose text is that it was denied."""
     shown, made = call(1, "send", 1, failed=False)
     denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
     tree = trace_tree([shown | {"state": "stopped"}], [made, denied])
     found = session_failures(tree, (), ())
     assert found is not None
-    assert [each.text for each in found.groups] == ["1 × denied permission in send"]
+    assert [each.text for each in found.groups] == ["send was denied once"]
+    assert found.headline == "send was denied once"
+    assert found.repeats_headline
 
 
 def test_few_groups_are_listed() -> None:
@@ -329,10 +334,10 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
     call = {
         "step_kind": "tool_call",
         "cause": "declared",
-        "summary": "ValueError in refund; declared: none",
+        "summary": "ValueError in refund; declared by the agent: none",
     }
     assert failure_words(call | {"step_outcome": "failed"}) == ""
-    assert failure_note(call) == "declared: none"
+    assert failure_note(call) == "declared by the agent: none"
     alone = {"step_kind": None, "cause": "crash", "summary": "the process ended"}
     assert failure_note(alone) == "the process ended"
 
@@ -356,8 +361,8 @@ def test_the_words_of_a_failure_do_not_repeat_the_step() -> None:
         ),
         (
             {"cause": "declared", "step_kind": "tool_call", "step_outcome": "failed", "reason": "no-refund",
-             "step_class": "ValueError", "summary": "ValueError in refund; declared: no-refund"},
-            "ValueError in refund; declared: no-refund",
+             "step_class": "ValueError", "summary": "ValueError in refund; declared by the agent: no-refund"},
+            "ValueError in refund; declared by the agent: no-refund",
         ),
     ],
 )  # fmt: skip

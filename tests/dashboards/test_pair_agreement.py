@@ -16,14 +16,14 @@ from agentobs.cli import cli
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Failure, ModelExchange
 from agentobs.records.outcome_difference import outcome_difference
+from agentobs.store.analysis.first_changes import MISSING_FAILED, MOST_FIRSTS, first_changes
 from agentobs.store.analysis.unfinished_turns import of_outcomes, unfinished_words
-from dashboards.app.comparison.pair_headline import MISSING_STEP, MOST_FIRSTS, first_changes
 from dashboards.panels.pair_summary import totals
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
 from tests.cli.pseudo_terminal import on_terminal
 from tests.dashboards.live_app import Client, query_rows, serving
-from tests.dashboards.test_pair_page import PLACES, step_of
+from tests.dashboards.test_pair_page import NO_CALLS, step_of
 from tests.store.recordings import SECOND, T0, a_home
 
 TITLE = "Refund order 4711 & then write to the customer."
@@ -88,8 +88,8 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
     `show` and the view `sessions` do.
     """
     page = pair.client.get(f"/compare?a={pair.delegating}&b={pair.cut}").words
-    assert "Turns 5 0 (and 1 cut) 5 fewer in B (100%)" in page
-    assert re.search(r"^turns +5 +0 \(and 1 cut\) +-5 *$", diff(pair), re.MULTILINE)
+    assert "Turns 5 0 complete and 1 cut off 5 fewer in B (100%)" in page
+    assert re.search(r"^turns +5 +0 complete and 1 cut off +-5 *$", diff(pair), re.MULTILINE)
     found = json.loads(diff(pair, "--json"))
     assert [found[side]["turns"] for side in "ab"] == [
         row[0] for row in query_rows(pair.home, "SELECT turns FROM sessions ORDER BY started_ns")
@@ -99,22 +99,22 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
         "Turns 5 main agent 3, sub-agents 2"
         in pair.client.get(f"/sessions/{pair.delegating}").words
     )
-    assert "Turns 0 (and 1 cut)" in pair.client.get(f"/sessions/{pair.cut}").words
+    assert "Turns 0 complete and 1 cut off" in pair.client.get(f"/sessions/{pair.cut}").words
     arguments = ["--home", str(pair.home.path), "show", pair.cut]
-    assert ", 0 turns (and 1 cut), " in CliRunner().invoke(cli, arguments).stdout
+    assert ", 0 complete turns and 1 cut off, " in CliRunner().invoke(cli, arguments).stdout
 
 
 def test_cut_turns_are_named_if_the_complete_turns_are_equal() -> None:
     """Turns without a complete response are not hidden by an equal number of complete turns."""
     cut = {"turns": 3, "unfinished_turns": {"number": 2, "word": "without a response"}}
     [turns] = totals({"turns": 3}, cut)
-    assert (turns.a, turns.b) == ("3", "3 (and 2 without a response)")
+    assert (turns.a, turns.b) == ("3", "3 complete and 2 without a response")
     assert turns.difference == "no difference of complete turns"
     empty = {"turns": 0, "unfinished_turns": {"number": 1, "word": "cut"}}
     assert [each.difference for each in totals(empty, empty)] == ["no difference"]
     assert (
         unfinished_words(of_outcomes(["cut 200", "http_error 529"]))
-        == " (and 2 without a response)"
+        == " complete and 2 without a response"
     )
     assert unfinished_words(of_outcomes([])) == ""
 
@@ -154,7 +154,7 @@ def test_the_model_precedes_the_first_differences(pair: Pair) -> None:
         r"^model: claude-haiku-5-5 -> claude-opus-5-5 (.*)$", diff(pair), re.MULTILINE
     )
     assert found
-    assert found[1] == "(1 request, first in turn 3 in A, turn 1 in B)"
+    assert found[1] == "in 1 request (turn 3 in A, turn 1 in B)"
 
 
 def test_a_later_failed_step_is_not_named_as_the_first() -> None:
@@ -162,18 +162,18 @@ def test_a_later_failed_step_is_not_named_as_the_first() -> None:
     common = step_of("changed", 2, "refund")
     common["b"] = {**common["b"], "outcome": "failed"}
     single = step_of("added", 15, "refund", outcome="failed")
-    found = first_changes([common, single], (1, 2), {"main": "main"}, PLACES)
-    assert [(each["of"], each["text"]) for each in found] == [
+    found = first_changes([common, single], (1, 2), {"main": "main"}, NO_CALLS)
+    assert [(each.of, each.text) for each in found] == [
         ("change of outcome", "call refund in turn 2")
     ]
-    found = first_changes([single, common], (1, 2), {"main": "main"}, PLACES)
-    assert [each["of"] for each in found] == ["change of outcome", MISSING_STEP]
+    found = first_changes([single, common], (1, 2), {"main": "main"}, NO_CALLS)
+    assert [each.of for each in found] == ["change of outcome", MISSING_FAILED]
     extra = step_of("added", 1, "/v1/messages", outcome="http_error 529", retried="succeeded")
     prompt = step_of("changed", 16, "/v1/messages", outcome="ok")
     prompt["differs"] = ["response"]
     steps = [step_of("added", 1), single, common, prompt, extra]
-    found = first_changes(steps, (1, 2, 3, 4, 5), {"main": "main"}, PLACES)
-    assert [each["of"] for each in found] == ["change of outcome", MISSING_STEP, "difference"]
+    found = first_changes(steps, (1, 2, 3, 4, 5), {"main": "main"}, NO_CALLS)
+    assert [each.of for each in found] == ["change of outcome", MISSING_FAILED, "difference"]
 
 
 @pytest.mark.slow

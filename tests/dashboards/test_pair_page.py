@@ -18,11 +18,11 @@ from agentobs.recording.journal.home import Home
 from agentobs.records.display import seconds
 from agentobs.records.exchanges import child_lane
 from agentobs.records.words import NO_IDENTICAL_STEP
-from agentobs.store.analysis.failed_steps import failed_call_counts
+from agentobs.store.analysis.failed_steps import failed_calls
+from agentobs.store.analysis.first_changes import first_changes
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
 from dashboards.app.comparison.difference_list import difference_rows, difference_runs
-from dashboards.app.comparison.pair_headline import StepPlaces, first_changes
 from dashboards.app.comparison.pair_page import PAGE_SIZE
 from dashboards.app.comparison.pair_texts import _changes
 from dashboards.figures import two_sessions
@@ -87,7 +87,7 @@ def test_two_sessions_are_compared(client: Client) -> None:
     assert "only in B" in words
     assert "tool call weather" in words
     assert "Tool calls 0 1 1 more in B" in words
-    assert "Uncached input tokens 20 1,020 1,000 more in B (51 times)" in words
+    assert "Uncached input tokens 20 1,020 1,000 more in B (51 times as much)" in words
     assert "at least $" in words
     assert "steps differ." in words
 
@@ -251,7 +251,8 @@ def step_of(change: str, turn: int, name: str = "look", **facts: Any) -> dict[st
     return {"change": change, "differs": [], **dict.fromkeys(sides, side)}
 
 
-PLACES = [StepPlaces(each, {}, frozenset()) for each in (ONE, OTHER)]
+NO_CALLS = [frozenset[str]()] * 2
+"""The IDs of the tool calls of both sessions whose result is an error."""
 
 
 def test_consecutive_additional_steps_are_one_row() -> None:
@@ -267,7 +268,7 @@ def test_consecutive_additional_steps_are_one_row() -> None:
         step_of("changed", 17),
         step_of("added", 17, "refund", outcome="failed"),
     ]
-    rows = difference_rows(steps, range(1, len(steps) + 1), {"main": "main"}, PLACES)
+    rows = difference_rows(steps, range(1, len(steps) + 1), {"main": "main"}, NO_CALLS)
     assert [(each["turns"], each["steps"], each["words"], each["failed"]) for each in rows] == [
         ("turn 17", 1, "only in B", "refund failed"),
         ("turns 2 to 16", 16, "only in B", ""),
@@ -287,8 +288,8 @@ def test_the_first_differences_are_named_once() -> None:
     call = step_of("added", 1, "grep", outcome="failed")
     prompt = step_of("changed", 1, "/v1/messages", outcome="ok")
     prompt["differs"] = ["outcome", "response", "system_prompt"]
-    found = first_changes([attempt, call, prompt], (1, 2, 3), {"main": "main"}, PLACES)
-    assert [(each["of"], each["text"], each["words"]) for each in found] == [
+    found = first_changes([attempt, call, prompt], (1, 2, 3), {"main": "main"}, NO_CALLS)
+    assert [(each.of, each.text, each.words) for each in found] == [
         (
             "failed step that the other session does not have",
             "call grep in turn 1",
@@ -298,14 +299,14 @@ def test_the_first_differences_are_named_once() -> None:
         ("extra attempt", "request in turn 1", "only in B, http_error 529, retried and succeeded"),
     ]
     prompt["b"] = {**prompt["b"], "outcome": "cut 200"}
-    found = first_changes([attempt, prompt], (1, 2), {"main": "main"}, PLACES)
-    assert [(each["of"], each["number"], each["words"]) for each in found[:2]] == [
+    found = first_changes([attempt, prompt], (1, 2), {"main": "main"}, NO_CALLS)
+    assert [(each.of, each.number, each.words) for each in found[:2]] == [
         ("change of outcome", 2, "failed only in B"),
         ("change of content", 2, "different system prompt, text of the response"),
     ]
     late = [step_of("added", 1), {**prompt, "b": {**prompt["a"], "turn": 25}}]
-    found = first_changes(late, (1, 2), {"main": "main"}, PLACES)
-    assert [(each["of"], each["number"], each["text"]) for each in found] == [
+    found = first_changes(late, (1, 2), {"main": "main"}, NO_CALLS)
+    assert [(each.of, each.number, each.text) for each in found] == [
         ("difference", 1, "call look in turn 1"),
         ("change of content", 2, "request in turn 1 in A, turn 25 in B"),
     ]
@@ -433,23 +434,32 @@ def test_the_head_names_models_and_failed_calls(tmp_path: Path) -> None:
     command = CliRunner().invoke(cli, ["--home", str(home.path), "diff", a, b])
     with serving(home) as client:
         words = client.get(f"/compare?a={a}&b={b}").words
-    assert "Model: claude-haiku-5-5 → claude-opus-5-5 (4 requests, first request in turn 1" in words
+    assert "Model: claude-haiku-5-5 → claude-opus-5-5 in 4 requests, first in turn 1" in words
     assert "First change of outcome: call refund in turn 1 : failed only in B" in words
     assert "~ turn 1 request model claude-haiku-5-5 → claude-opus-5-5 " in words
     listed = words.partition("Differences ")[2]
     assert listed.index("refund failed only in B") < listed.index("~ turn 1 request model")
     assert "outcome executed → failed, result" in words
-    assert "Failed calls 1 2 1 more in B (100%)" in words
+    assert "Failed tool calls 1 2 1 more in B (100%)" in words
     assert (
-        "model: claude-haiku-5-5 -> claude-opus-5-5 (4 requests, first in turn 1)" in command.stdout
+        "model: claude-haiku-5-5 -> claude-opus-5-5 in 4 requests, first in turn 1"
+        in command.stdout
     )
-    assert re.search(r"^failed calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
+    assert re.search(r"^failed tool calls +1 +2 +\+1 *$", command.stdout, re.MULTILINE)
     with open_store(home) as store:
-        failed = failed_call_counts(store, ids)
+        failed = failed_calls(store, ids)
         comparison = comparison_of(store, a, b)
-    assert {comparison[each]["session_id"]: comparison[each]["failed_calls"] for each in "ab"} == (
-        failed
-    )
+    assert {comparison[each]["session_id"]: comparison[each]["failed_calls"] for each in "ab"} == {
+        session_id: each.count for session_id, each in failed.items()
+    }
+    firsts = re.findall(r"^first .*$", command.stdout, re.MULTILINE)
+    assert firsts == [
+        "first change of outcome: call refund in turn 1: failed only in B",
+        "first difference: request in turn 1: different model",
+        "first change of content: call refund in turn 1: different result",
+    ]
+    assert len(firsts) == words.partition("Totals ")[0].count("First ")
+    assert command.stdout.index(firsts[-1]) < command.stdout.index("tool call refund")
 
 
 @pytest.mark.slow
@@ -656,7 +666,9 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
         [step, *_] = [each for each in page.links(f"/sessions/{second}?") if "step=" in each]
         assert client.get(step).status == 200
     assert "A completed after turn 2." in words
-    assert "B completed after turn 2, but its sub-agent tests failed. Failed step in B" in words
+    assert (
+        "B completed after turn 2, but its sub-agent tests failed. Last failed step in B" in words
+    )
     assert "First change of outcome: call agent in turn 1 : failed only in B" in words
     assert "First change of content: request in turn 1 : different text of the response" in words
     assert "First change of outcome: call agent in turn 1 differs" in words

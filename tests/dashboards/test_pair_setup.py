@@ -70,13 +70,13 @@ def test_page_and_command_name_the_same_changes(
     with serving(pair.home) as client:
         page = client.get(f"/compare?a={a}&b={b}").words
     assert (
-        f"Branch: main branch → canary branch Commit: {COMMITS[0][:12]} → {COMMITS[1][:12]} "
+        f"Git branch: main branch → canary branch Git commit: {COMMITS[0][:12]} → {COMMITS[1][:12]} "
         f"Uncommitted changes: no → yes Tag release: not recorded → {LONG} "
     ) in page
     shell = Shell(pair.home.path, capsys)
     shown = shell("diff", a, b).out
     assert (
-        f"\n\nbranch: main branch -> canary branch\ncommit: {COMMITS[0][:12]} -> {COMMITS[1][:12]}\n"
+        f"\n\ngit branch: main branch -> canary branch\ngit commit: {COMMITS[0][:12]} -> {COMMITS[1][:12]}\n"
         f"uncommitted changes: no -> yes\ntag release: not recorded -> {LONG}\n\n"
     ) in shown
     for absent in (CLIENT_TAG, "version of", "entry"):
@@ -94,10 +94,10 @@ def test_what_was_not_recorded_is_named(pair: Pair, capsys: pytest.CaptureFixtur
     with serving(pair.home) as client:
         page = client.get(f"/compare?a={a}&b={c}").words
         same = client.get(f"/compare?a={a}&b={a}").words
-    assert "Repository: shop → not recorded Branch: main branch → not recorded" in page
+    assert "Git repository: shop → not recorded Git branch: main branch → not recorded" in page
     assert "not recorded" not in same
     shell = Shell(pair.home.path, capsys)
-    assert "\nbranch: main branch -> not recorded\n" in shell("diff", a, c).out
+    assert "\ngit branch: main branch -> not recorded\n" in shell("diff", a, c).out
     assert "->" not in shell("diff", a, a).out
 
 
@@ -105,7 +105,7 @@ def test_what_was_not_recorded_is_named(pair: Pair, capsys: pytest.CaptureFixtur
 def test_lines_fit_a_terminal(pair: Pair) -> None:
     """At 80 columns, a long value continues on the next line, and nothing is left out."""
     shown = "\n".join(on_terminal(pair.home.path, "diff", *pair.ids[:2]).lines)
-    assert "branch: main branch -> canary branch" in shown
+    assert "git branch: main branch -> canary branch" in shown
     assert LONG in "".join(shown.split())
 
 
@@ -121,8 +121,8 @@ def test_a_report_has_values_only_with_content(
     bare = file.read_text()
     assert "canary" not in bare
     assert "digest:" not in bare
-    assert "Branch: <strong>value omitted → value omitted</strong>" in bare
-    assert f"Commit: <strong>{COMMITS[0][:12]} → {COMMITS[1][:12]}</strong>" in bare
+    assert "Git branch: <strong>value omitted → value omitted</strong>" in bare
+    assert f"Git commit: <strong>{COMMITS[0][:12]} → {COMMITS[1][:12]}</strong>" in bare
     assert "Tag release: <strong>not recorded → value omitted</strong>" in bare
     assert shell("diff", a, b, "--content", "--report", str(file), "--force").code == 0
     assert f"Tag release: <strong>not recorded → {LONG}</strong>" in file.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -155,6 +156,8 @@ def test_a_fixture_can_be_compared(shell: Shell, a: str, b: str, content: tuple[
     assert re.fullmatch("fixture|[0-9a-f]{32}", sides[1].split()[-1])
     assert ("fixture" in sides[1]) is (a == "fixture")
     assert ("This file contains content" in page.text) is bool(content)
+    compared = json.loads(shell("diff", a, b, "--json").out)
+    assert [compared[side]["failed_requests"] for side in "ab"] == [0, 0]
 
 
 def test_light_reports_have_no_script(shell: Shell) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from agentobs.recording.journal.home import Home
 from agentobs.records.display import seconds
-from agentobs.records.exchanges import ModelExchange, Place
+from agentobs.records.exchanges import ErrorCause, ModelExchange, Place, ToolAnswer
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.diagnosis import diagnose
 from agentobs.store.analysis.wall_time import interaction_times, time_outside
@@ -29,6 +30,7 @@ from tests.store.recordings import (
     record,
     session_id,
     start,
+    tool,
 )
 from tests.store.wire_conversations import WireConversation
 
@@ -252,8 +254,8 @@ def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> N
     with serving(home) as client:
         cost = client.get(f"/sessions/{SESSION}?tab=cost").words
         sentence = re.search(
-            r"about \$[0-9.]+ on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, 2 of them "
-            "while it was still cached",
+            r"about \$[0-9.]+ on a first prompt that 3 sub-agents sent with the same model, tools, system prompt and "
+            r"messages: each wrote 14,014 tokens of it to the cache, 2 of them while it was still cached",
             cost,
         )
         assert sentence is not None
@@ -264,6 +266,51 @@ def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_failed_call_whose_id_is_a_digest_has_its_error(tmp_path: Path) -> None:
+    """The details of a call name the place of its error, and the filter counts it, even if its ID is not clear text."""
+    home = a_home(tmp_path)
+    call_id = "what a person wrote"
+    calls = [{"type": "tool_use", "id": call_id, "name": "send", "input": {}}]
+    error = ErrorCause("raised", Label("KeyError"), Label("shop/orders.py"), 12)
+    answer = ToolAnswer("no", True, "failed", error=error)
+    ran = replace(tool(1, call_id, "send", at=T0 + 2 * SECOND), answer=answer)
+    a_session(home, attempt(1, 1, content=calls), ran)
+    with serving(home) as client:
+        found = client.get(f"/sessions/{SESSION}/tree?failed=1")
+        step = found.links("/sessions/")[-1].replace("?step=", "/step?step=")
+        assert "shop/orders.py" in client.get(step).words
+    # The interaction was interrupted by the end of the session.
+    summary = "1 tool call failed; also marked as failed: 1 interaction."
+    assert summary in found.words
+
+
+@pytest.mark.slow
+def test_agents_of_equal_cost_are_in_the_order_of_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Agents are listed with the most expensive one first. A difference that the amounts do not show does not
+    change the order of their numbers.
+    """
+    home = a_home(tmp_path)
+    times = {f"toolu_{number}": number * 60.0 for number in (11, 12, 13)}
+    tokens = {"toolu_11": 1_000, "toolu_12": 1_001, "toolu_13": 9_000}
+    requests = [
+        of_agent(call_id, at, cache_creation_input_tokens=tokens[call_id])
+        for call_id, at in times.items()
+    ]
+    a_session(home, starting(*times), *requests)
+    shown = Shell(home.path, capsys)("show", SESSION).out.splitlines()
+    at = shown.index("agents, most expensive first:")
+    names = [line.split("  ")[0].strip() for line in shown[at + 2 : at + 6]]
+    sub_agents = [name for name in names if name != "main"]
+    assert [name[-1] for name in sub_agents] == ["3", "1", "2"]
+    with serving(home) as client:
+        words = client.get(f"/sessions/{SESSION}/ledger").words
+    _, _, listed = words.partition("By agent, most expensive first")
+    assert sorted(names, key=listed.index) == names
+
+
+@pytest.mark.slow
 def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: Path) -> None:
     """A sub-agent that read the prefix from the cache did not write it again."""
     home = a_home(tmp_path)
@@ -271,7 +318,7 @@ def test_a_prompt_that_was_read_from_the_cache_was_not_written_again(tmp_path: P
     first = of_agent("toolu_1", 2, cache_creation_input_tokens=14_014)
     a_session(home, starting("toolu_1", "toolu_2"), first, of_agent("toolu_2", 60, **read))
     with serving(home) as client:
-        assert "on a prefix" not in client.get(f"/sessions/{SESSION}?tab=cost").words
+        assert "on a first prompt" not in client.get(f"/sessions/{SESSION}?tab=cost").words
 
 
 @pytest.mark.slow

@@ -677,6 +677,14 @@ def test_a_row_shows_the_error_class_that_the_search_found(tmp_path: Path) -> No
         (FailedCalls(2, None, 0), "2 tool calls failed"),
         (FailedCalls(2, None, 0, 1), "2 tool calls failed; 1 request failed"),
         (FailedCalls(0, None, 0, 3), "3 requests failed"),
+        (
+            FailedCalls(denied=5, denied_tool="refund", of_denied_tool=5),
+            "5 calls of refund were denied",
+        ),
+        (
+            FailedCalls(2, "look", 1, 1, denied=1, denied_tool="refund", of_denied_tool=1),
+            "2 tool calls failed; 1 call of refund was denied; 1 request failed",
+        ),
     ],
 )
 def test_the_tool_that_failed_most_often_is_named(calls: FailedCalls, words: str) -> None:

@@ -138,13 +138,17 @@ def test_the_header_shows_the_outcome(client: Client) -> None:
     tiles = (
         "Duration 1 min",
         "Cost ",
-        "Turns 1 (and 1 without a response) 2 requests, 1 attempt failed",
+        "Turns 1 complete and 1 without a response 2 requests, 1 attempt failed",
         # The result of the denied call is not an error, so no command counts it as failed.
         "Tool calls 1 none failed",
         "Input tokens incl. cache 10",
         "Output tokens 20",
     )
     assert [tile for tile in tiles if tile not in got.words] == []
+    # The filter for failed steps agrees with the tiles, and names what else is marked.
+    failed = client.get(f"/sessions/{FAILED}/tree?failed=1").words
+    marked = "also marked as failed: 2 interactions and 1 denied tool call."
+    assert f"1 request attempt failed; {marked}" in failed
     words = client.get(f"/sessions/{FAILED}?tab=cost").words
     classes = "10 uncached input, 0 read from the cache, 0 written to it, 20 output."
     assert f"Tokens: {classes}" in words
@@ -198,8 +202,10 @@ def test_the_banner_says_first_why_the_session_ended(client: Client) -> None:
     assert "Failed with max_turns ; last error: request to" in got.words
     assert "the response was cut" in got.words
     assert "Go to this step" in got.words
-    assert "Turns 1 (and 1 cut)" in got.words
-    assert "Turns 1 (and 1 cut)" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
+    assert "Turns 1 complete and 1 cut off" in got.words
+    assert (
+        "Turns 1 complete and 1 cut off" in client.get(f"/sessions/{OUT_OF_TURNS}?tab=cost").words
+    )
 
 
 @pytest.mark.slow
@@ -507,7 +513,7 @@ def test_the_tab_cost_names_compactions_and_what_is_uncertain(home: Home, client
     assert partly == 1
     words = client.get(f"/sessions/{COMPACTED}?tab=cost").words
     assert re.search(
-        r"about \$[\d.]+ on 1 compaction \(turn \d\), not counted as waste: the request after it wrote 500 tokens to "
+        r"About \$[\d.]+ on 1 compaction \(turn \d\), not counted as waste: the request after it wrote 500 tokens to "
         r"the cache( and sent \d+ uncached)?, as the cache does not contain the shortened conversation yet",
         words,
     )

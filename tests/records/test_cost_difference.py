@@ -57,7 +57,7 @@ def test_estimates_are_marked_and_unknown_costs_have_no_difference() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [(100, 150, "50%"), (100, 1_099, "999%"), (100, 1_100, "11 times"), (10, 1_020, "102 times"),
+    [(100, 150, "50%"), (100, 1_099, "999%"), (100, 1_100, "11 times as much"), (10, 1_020, "102 times as much"),
      (10_000, 10_001, "<1%"), (1_020, 10, "99%")],
 )  # fmt: skip
 def test_a_large_share_is_a_factor(old: int, new: int, words: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentobs.records.outcome_difference import error_of, outcome_difference
-from agentobs.records.setup_difference import NOT_RECORDED, setup_changes
+from agentobs.records.setup_difference import NOT_RECORDED, setup_changes, setup_unknown
 
 SETUP: dict[str, Any] = {
     "name": "desk",
@@ -43,8 +43,8 @@ def test_only_what_differs_is_named() -> None:
         tags={"team": "x"},
     ) == [
         ("version of anthropic", "2.12.0", "2.13.0", ""),
-        ("branch", "main", "fix", ""),
-        ("commit", "63c5f8e2f37b", "0123456789ab", ""),
+        ("git branch", "main", "fix", ""),
+        ("git commit", "63c5f8e2f37b", "0123456789ab", ""),
         ("uncommitted changes", "no", "yes", ""),
         ("tag team", "shop", "x", ""),
     ]
@@ -55,7 +55,7 @@ def test_only_what_differs_is_named() -> None:
     [
         ({"entry": None}, "entry"),
         ({"python_version": None}, "version of Python"),
-        ({"branch": None}, "branch"),
+        ({"branch": None}, "git branch"),
         ({"dirty": None}, "uncommitted changes"),
         ({"tags": {}}, "tag team"),
         ({"tags": None}, "tag team"),
@@ -76,13 +76,21 @@ def test_a_fixture_differs_only_in_facts_that_it_can_have() -> None:
     assert setup_changes({}, {"setup": SETUP}) == []
 
 
+def test_facts_that_neither_session_recorded_are_named() -> None:
+    """Such facts may differ. The directory is left out, because only imported logs contain it."""
+    one = SETUP | {"branch": None, "python_version": None}
+    assert setup_unknown({"setup": one}, {"setup": one}) == ["version of Python", "git branch"]
+    assert setup_unknown({"setup": one}, {"setup": SETUP}) == []
+    assert setup_unknown({}, {"setup": one}) == []
+
+
 def test_values_that_people_chose_can_be_left_out() -> None:
     """Without values, a difference of branches or tags is named, but the values are not shown."""
     other = SETUP | {"branch": None, "tags": {"team": "canary"}, "platform": "darwin"}
     found = setup_changes({"setup": SETUP}, {"setup": other}, has_values=False)
     assert [each[:3] for each in found] == [
         ("platform", "linux", "darwin"),
-        ("branch", "value omitted", NOT_RECORDED),
+        ("git branch", "value omitted", NOT_RECORDED),
         ("tag team", "value omitted", "value omitted"),
     ]
 
@@ -91,7 +99,7 @@ def test_digests_of_different_homes_may_be_equal() -> None:
     """Digests of two homes differ even if the texts are equal; digests of one home differ only if the texts do."""
     one, other = (SETUP | {"branch": digest} for digest in DIGESTS)
     [same_home] = setup_changes({"setup": one}, {"setup": other})
-    assert same_home == ("branch", *DIGESTS, "")
+    assert same_home == ("git branch", *DIGESTS, "")
     [foreign] = setup_changes({"setup": one}, {"setup": other | {"from_bundle": True}})
     assert foreign.note == "may be equal: recorded in different homes"
 

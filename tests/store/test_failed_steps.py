@@ -12,7 +12,6 @@ from agentobs.store.analysis.failed_steps import (
     NO_CLASS,
     FailedCalls,
     counted_failures,
-    failed_call_counts,
     failed_calls,
     failures_by_way,
     group_failed_steps,
@@ -44,27 +43,39 @@ def failed(name: str, error_class: str | None = None) -> tuple[str, str, str, st
     ("found", "counted", "by_way"),
     [
         ((), "", ""),
-        ((failed("look", "KeyError"),), "1 tool call", "1 failed tool call: look (KeyError)"),
+        (
+            (failed("look", "KeyError"),),
+            "1 tool call failed",
+            "1 failed tool call: look (KeyError)",
+        ),
         (
             (*[failed("look", "invalid")] * 20, *[failed("fetch", "timeout")] * 6),
-            "26 tool calls",
+            "26 tool calls failed",
             "26 failed tool calls: 20 look (invalid), 6 fetch (timeout)",
         ),
         (
             (*[failed("look")] * 2, OVERLOADED),
-            "2 tool calls and 1 request attempt",
+            "2 tool calls and 1 request attempt failed",
             f"2 failed tool calls: all look ({NO_CLASS}); "
             "1 failed request attempt: opus (HTTP 529 overloaded_error)",
         ),
         (
             tuple(failed(f"tool{number}", "KeyError") for number in range(5)),
-            "5 tool calls",
+            "5 tool calls failed",
             "5 failed tool calls: 1 tool0 (KeyError), 1 tool1 (KeyError), 1 tool2 (KeyError), 2 in other ways",
         ),
         (
             (("tool_call", "send", "denied", None, None), failed(f"{DIGEST}ab", f"{DIGEST}cd")),
-            "2 tool calls",
-            f"2 failed tool calls: 1 send (denied), 1 without a name ({NO_CLASS})",
+            "1 tool call failed, and 1 tool call was denied",
+            f"1 failed tool call: without a name ({NO_CLASS}); 1 denied tool call: send",
+        ),
+        (
+            (
+                *[("tool_call", "send", "denied", None, None)] * 2,
+                ("tool_call", "ask", "blocked", None, None),
+            ),
+            "3 tool calls were denied",
+            "3 denied tool calls: 2 send, 1 ask",
         ),
     ],
 )
@@ -81,8 +92,12 @@ def test_retried_attempts_are_named() -> None:
     """An attempt after which another attempt of its turn succeeded is named as retried."""
     rows = errors(OVERLOADED, OVERLOADED)
     turns = [{"lane": "main", "turn": turn} for turn in (1, 2)]
-    assert counted_failures(group_failed_steps(rows, turns)) == "2 request attempts (all retried)"
-    assert counted_failures(group_failed_steps(rows, turns[:1])) == "2 request attempts (1 retried)"
+    assert counted_failures(group_failed_steps(rows, turns)) == (
+        "2 request attempts (all retried) failed"
+    )
+    assert counted_failures(group_failed_steps(rows, turns[:1])) == (
+        "2 request attempts (1 retried) failed"
+    )
     assert failures_by_way(group_failed_steps(rows[:1], turns)) == (
         "1 failed request attempt (retried): opus (HTTP 529 overloaded_error)"
     )
@@ -108,7 +123,9 @@ def test_no_success_is_claimed_of_requests_in_a_log(kinds: tuple[str, ...], sent
     steps = [
         {"kind": kind, "outcome": "executed" if kind == "tool_call" else "ok"} for kind in kinds
     ]
-    assert nothing_failed("completed", steps, is_imported=True) == sentence
+    operations = [{"failures": 0}]
+    assert nothing_failed("completed", steps, operations, is_imported=True) == sentence
+    assert nothing_failed("completed", steps, [{"failures": 1}], is_imported=True) == ""
 
 
 @pytest.mark.slow
@@ -121,5 +138,4 @@ def test_requests_that_failed_are_counted_in_the_list(tmp_path: Path) -> None:
     record(home, [start(2), attempt(2, 1), *lost, end(2)])
     with open_store(home) as store:
         ids = [session_id(1), session_id(2)]
-        assert failed_calls(store, ids) == {session_id(2): FailedCalls(0, None, 0, 1)}
-        assert failed_call_counts(store, ids) == {}
+        assert failed_calls(store, ids) == {session_id(2): FailedCalls(requests=1)}

@@ -172,8 +172,8 @@ def client(home: Home) -> Iterator[Client]:
 SUMMARIES = {
     "raised": ("exception", "KeyError in send at shop/orders.py:12"),
     "own_code": ("exception", "TypeError at shop/main.py:3"),
-    "declared": ("declared", f"ValueError in send at {PATH}:7; declared: no_refund"),
-    "searched": ("declared", "unavailable in web_search; declared: no_results"),
+    "declared": ("declared", f"ValueError in send at {PATH}:7; declared by the agent: no_refund"),
+    "searched": ("declared", "unavailable in web_search; declared by the agent: no_results"),
     "own_code_later": ("exception", "TypeError at shop/main.py:3"),
     "provider": ("exception", "Overloaded; overloaded_error (529) from claude-sonnet-5-5"),
     "result": ("result", "ended with error_max_turns"),
@@ -200,7 +200,7 @@ def test_each_failed_session_has_a_cause(home: Home) -> None:
     assert found == {name: row for name, row in SUMMARIES.items() if name != "declared"}
     assert hidden[0] == "declared"
     assert hidden[1].startswith("ValueError in send at digest:")
-    assert hidden[1].endswith(":7; declared: no_refund")
+    assert hidden[1].endswith(":7; declared by the agent: no_refund")
 
 
 @pytest.mark.slow
@@ -321,6 +321,10 @@ def test_a_search_for_an_error_finds_all_sessions_with_it(home: Home, reader: Sh
     for text, ids in listed.items():
         found = reader("sessions", "--error", text, "--json").out.splitlines()
         assert sorted(json.loads(line)["session_id"] for line in found) == sorted(ids)
+    # A row shows the class that was found, even if the session failed for another cause.
+    rows = reader("sessions", "--error", "keyerr").out.splitlines()[1:]
+    assert len(rows) == 3
+    assert all("KeyError" in row for row in rows)
     both = reader("sessions", "--error", "KeyError", "--cause", "TypeError", "--json").out
     assert [json.loads(line)["name"] for line in both.splitlines()] == ["own_code"]
 

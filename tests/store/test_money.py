@@ -480,6 +480,20 @@ def test_reasons_of_cache_misses(
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
+def test_the_misses_of_a_session_read_only_its_rows(misses: duckdb.DuckDBPyConnection) -> None:
+    """A query about the cache misses of one session reads requests and calls of this session only."""
+    query = f"EXPLAIN (FORMAT json) FROM cache_misses WHERE session_id = '{session_id(1)}'"
+    [[_, plan]] = misses.execute(query).fetchall()
+    unfiltered, left = set(), list(json.loads(plan))
+    while left:
+        node = left.pop()
+        left += node["children"]
+        table = str(node["extra_info"].get("Table", "")).rpartition(".")[2]
+        if table and "session_id" not in str(node["extra_info"].get("Filters")):
+            unfiltered.add(table)
+    assert unfiltered <= {"prices", "session_starts"}
+
+
 def system_prompt(*texts: str) -> list[dict[str, Any]]:
     """Return a system prompt with a cache breakpoint after its first block."""
     first, *rest = ({"type": "text", "text": text} for text in texts)

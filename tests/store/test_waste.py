@@ -18,6 +18,7 @@ from agentobs.store.analysis.waste import (
     stored_rows,
     waste_facts,
     waste_total,
+    with_share,
     without_usage,
 )
 from agentobs.store.backend import open_store
@@ -51,12 +52,13 @@ def rewrite(usd: str, turn: int, attempt_id: str = "c", lane: str = "main") -> d
 def failed_turn(usd: str | None, attempt_id: str) -> dict[str, Any]:
     place = {"attempt_id": attempt_id, "lane": "main", "turn": 2}
     cost = None if usd is None else Decimal(usd)
-    return {**place, "tool_errors": 2, "cost_usd": cost, "cost_status": "exact"}
+    calls = {"tool_errors": 2, "denied_calls": 0}
+    return {**place, **calls, "cost_usd": cost, "cost_status": "exact"}
 
 
-def test_a_miss_after_a_compaction_counts_only_as_a_compaction() -> None:
-    """The request after a compaction is not a cache miss, whichever reason it has; each kind names its amount."""
-    misses = [miss("0.2"), miss("0.1", "unknown", "b"), miss("0.4", "messages_changed", "c")]
+def test_cache_misses_and_compactions_name_their_amounts() -> None:
+    """Cache misses are counted by reason; compactions follow them."""
+    misses = [miss("0.2"), miss("0.1", "unknown", "b")]
     found = found_in(cache_misses=misses, compaction_rewrites=[rewrite("0.4", 7)])
     assert [each.words for each in found] == [
         "about $0.3000 on 2 cache misses: expired $0.2000 (1), no known reason $0.1000 (1)",
@@ -104,8 +106,8 @@ def test_unknown_amounts_come_last() -> None:
     assert [each.words for each in found] == [
         "$0.0200 on 1 request with 2 failed tool calls (turn 2)",
         "at least $0.0100 on 1 request with a failed or cut response",
-        "an unknown amount on a prefix of 14,014 tokens that 3 sub-agents each wrote to the cache, 2 of them "
-        "while it was still cached",
+        "an unknown amount on a first prompt that 3 sub-agents sent with the same model, tools, system prompt and "
+        "messages: each wrote 14,014 tokens of it to the cache, 2 of them while it was still cached",
     ]
     assert without_usage(failed) == (
         "1 failed request reported no usage. If the provider billed it, the total is too low."
@@ -119,6 +121,11 @@ def test_the_total_counts_a_request_once() -> None:
     misses = [miss("0.4")]
     separate = found_in(cache_misses=misses, session_turns=[failed_turn("0.2", "c")])
     assert waste_total(separate, cost) == "in total about $0.6000 of at least $2.0000, at most 30%"
+    [alone] = with_share(separate[:1], cost)
+    share = "at most 20% of the cost of the session"
+    assert alone.words == f"about $0.4000 ({share}) on 1 cache miss (expired)"
+    assert with_share(separate[:1], []) == separate[:1]
+    assert with_share(separate, cost) == separate
     assert waste_total(separate[:1], cost) == ""
     shared = found_in(cache_misses=misses, session_turns=[failed_turn("0.5", "a")])
     assert waste_total(shared, cost) == (
@@ -200,8 +207,11 @@ def test_compactions_are_not_waste() -> None:
     """The extra cost of compactions has a separate line and label, and is not in the total."""
     cost = [{"cost_usd": Decimal(2), "cost_status": "exact"}]
     rewrites = [rewrite("0.4", 7)]
-    found = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites)
-    assert waste_total(found, cost) == ""
+    found = found_in(cache_misses=[miss("0.2")], compaction_rewrites=rewrites, cost_by_session=cost)
+    assert found[0].words == (
+        "about $0.2000 (10% of the cost of the session) on 1 cache miss (expired)"
+    )
+    assert (found[1].share, waste_total(found, cost)) == ("", "")
     found = found_in(
         cache_misses=[miss("0.2")],
         compaction_rewrites=rewrites,
@@ -284,13 +294,15 @@ def test_all_places_name_the_same_waste(tmp_path: Path, capsys: pytest.CaptureFi
     assert " 14,000 " in line
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}?tab=cost").words
-    assert found.words in words
+    assert f"{found.amount.capitalize()} on {found.cause}." in words
     panel = (
         f"The first request after 1 compaction cost {found.amount} more than reads from the cache."
     )
     assert panel in words
     assert "1 failed request reported no usage." in words
-    assert words.index("What was wasted") < words.index("Tokens and cost per turn")
+    heading = words.index("What compactions cost")
+    assert words.index("What was wasted") < heading < words.index(found.cause)
+    assert heading < words.index("Tokens and cost per turn")
 
 
 def test_the_diagnosis_names_what_it_does_not_count(tmp_path: Path) -> None:
@@ -307,13 +319,18 @@ def test_the_diagnosis_names_what_it_does_not_count(tmp_path: Path) -> None:
     ingest(home)
     with open_store(home, ingest=False) as store:
         [found] = store.rows("cache_rewrites", session_id=SESSION).dicts()
-        misses = store.rows("cache_misses", session_id=SESSION).dicts()
+        [other] = store.rows("cache_misses", session_id=SESSION).dicts()
+        [compacted] = store.rows("internal/compaction_rewrites", session_id=SESSION).dicts()
+        [listed] = store.rows("cache_by_session", session_id=SESSION).dicts()
         waste = session_waste(stored_rows(store, SESSION))
-    compacted, other = (float(each["wasted_usd"]) for each in misses)
+    # The view, the command and the page have the same number of cache misses.
+    assert (listed["misses"], listed["compactions"]) == (1, 1)
+    assert other["reason"] != "compaction"
+    assert other["attempt_id"] != compacted["attempt_id"]
     amounts = {each.kind: each.amount for each in waste}
     assert amounts["compactions"].removeprefix("about ") in found["detail"]
     assert found["detail"].startswith(amounts["misses"])
-    assert found["detail"].startswith(f"about ${other:.4f}".rstrip("0"))
-    assert f", without ${compacted:.4f}".rstrip("0") in found["detail"]
+    assert found["detail"].startswith(f"about ${float(other['wasted_usd']):.4f}".rstrip("0"))
+    assert f", without ${float(compacted['extra_usd']):.4f}".rstrip("0") in found["detail"]
     assert found["detail"].endswith(" after compactions")
     assert {each.kind for each in waste} == {"misses", "compactions"}

@@ -288,10 +288,10 @@ def cache(
     """Show what caching saved, what cache misses cost and why, and which lifetime is cheaper.
 
     Without SESSION, shows all sessions, most expensive first. With SESSION, also shows each of its cache misses,
-    and the first request after each compaction. A cache miss after a compaction counts only as a compaction.
+    and the first request after each compaction. That request is not a cache miss.
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
-    from agentobs.store.analysis.waste import session_waste, stored_rows, waste_total
+    from agentobs.store.analysis.waste import session_waste, stored_rows
 
     _check_range(since, until)
     with open_store(context) as store:
@@ -302,12 +302,11 @@ def cache(
             losses = rows_of(store, "internal/cache_losses", **chosen)
             losses = with_lane_names(losses, store, session_id)
             rows_about = stored_rows(store, session_id)
-            waste = session_waste(rows_about)
-            total = waste_total(waste, rows_about("cost_by_session"))
+            facts = _cache_waste(session_waste(rows_about), rows_about("cost_by_session"))
     if session_id is None or form != "table":
         print_rows(rows, _CACHE, form)
         return
-    _print_cache(as_dicts(rows), waste, total)
+    _print_cache(as_dicts(rows), facts)
     if losses[1]:
         click.echo()
         print_rows(losses, _LOSSES, "table")
@@ -338,7 +337,7 @@ _CACHE = (
     "compactions", "compaction_usd", "better", "cost_usd", "cost_status",
 )  # fmt: skip
 _LOSSES = (
-    "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "reason_source",
+    "at_ns", "lane", "turn", "reason", "extra_usd", "missed_tokens", "gap_ns", "model", "reason_source",
     "zones_changed", "changed_message", "compared_turn",
 )  # fmt: skip
 _NOT_EXACT = ("attempt_id", "session_id", "at_ns", "model", "cost_status", "cost_usd")
@@ -476,23 +475,25 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
         )
 
 
-def _cache_waste(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
+def _cache_waste(
+    waste: Sequence[Waste], costs: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
     """Return what was paid again for cached tokens, one kind per line with its label.
 
     Args:
         waste: the kinds of waste of the session.
-        total: their sum in words.
+        costs: its row of `cost_by_session`.
     """
-    from agentobs.store.analysis.waste import waste_facts
+    from agentobs.store.analysis.waste import waste_facts, waste_total, with_share
 
-    found = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
+    chosen = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
+    found = with_share(chosen, costs)
     is_wasted = any(each.is_counted for each in found)
     nothing = [] if is_wasted else [("wasted", "cache: nothing wasted, no cache misses")]
-    # With other kinds of waste, the sum would not be that of the cache.
-    return [*nothing, *waste_facts(found, total if len(found) == len(waste) else "")]
+    return [*nothing, *waste_facts(found, waste_total(found, costs))]
 
 
-def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste], total: str) -> None:
+def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[tuple[str, str]]) -> None:
     for row in rows:
         ratio = row["hit_ratio"]
         name = f" ({row['name']})" if row["name"] else ""
@@ -501,7 +502,7 @@ def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[Waste], total: 
             ("hit ratio", "-" if ratio is None else f"{share(ratio, digits=1)} of all input was read from the cache"),
             ("saved", f"{money(row['saved_usd']) or '-'}: reads saved {money(row['read_saved_usd']) or '-'}, "
              f"writes cost {money(row['write_premium_usd']) or '-'} more than uncached input"),
-            *_cache_waste(waste, total),
+            *waste,
             ("lifetimes", _lifetimes(row)),
             ("gaps", f"{row['gaps_over_5m'] or 0} over 5 minutes, {row['gaps_over_1h'] or 0} over 1 hour"),
             ("cost", f"{money(row['cost_usd'], row['cost_status']) or '-'}, {COST_STATUSES[row['cost_status']]}"),

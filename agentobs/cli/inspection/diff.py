@@ -16,6 +16,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.inspection.diff_head import change_lines, show_totals
+from agentobs.cli.inspection.fixture_requests import (
+    failed_requests_of_fixture,
+    turns_of_fixture,
+)
+from agentobs.cli.inspection.session_summary import own_tags
 from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
@@ -25,18 +30,10 @@ from agentobs.errors import UsageError
 from agentobs.records.display import certain_money, in_both, seconds, text
 from agentobs.records.outcome_difference import error_of
 from agentobs.records.words import NO_IDENTICAL_STEP
-from agentobs.store.analysis.failed_steps import failed_call_counts
-from agentobs.store.analysis.lane_names import (
-    AUXILIARY,
-    name_of_lane,
-    names_in_both,
-    names_of_rows,
-)
-from agentobs.store.analysis.unfinished_turns import (
-    UnfinishedTurns,
-    of_outcomes,
-    unfinished_turns,
-)
+from agentobs.store.analysis.failed_steps import FailedCalls, failed_calls, is_denied
+from agentobs.store.analysis.first_changes import starts_of
+from agentobs.store.analysis.lane_names import name_of_lane, names_in_both, names_of_rows
+from agentobs.store.analysis.unfinished_turns import UnfinishedTurns, unfinished_turns
 
 if TYPE_CHECKING:
     from agentobs.provider.dialect import Block, Message
@@ -210,12 +207,15 @@ class _Side:
                 "name": fixture.name,
                 "fixture": str(path),
                 "outcome": fixture.header.get("outcome"),
-                "failed_calls": _failed_calls(fixture),
+                **_failed_calls(fixture),
                 "setup": _setup_of_fixture(fixture),
             }
+            self.starts: dict[tuple[str, str], int] = {}
+            self.failed_calls: set[str] = set()
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
-            self.about |= _turns(*_turns_of_fixture(fixture, self.parts))
+            self.about["failed_requests"] = failed_requests_of_fixture(fixture, self.parts)
+            self.about |= _turns(*turns_of_fixture(fixture, self.parts))
         else:
             from agentobs.store.analysis.session_search import SessionTexts
             from agentobs.store.label_texts import LabelTexts
@@ -228,6 +228,11 @@ class _Side:
             self.about, self.parts = _facts_of(rows, texts, labels, digests)
             self.facts, self.stored_parts = _facts_of(rows, None, None, digests)
             [self.about] = labels.replace_in_dicts([self.about])
+            self.starts = starts_of(labels.replace_in_dicts(rows.steps))
+            calls = store.rows("internal/session_tool_calls", session_id=session_id).dicts()
+            self.failed_calls = {
+                row["tool_use_id"] for row in labels.replace_in_dicts(calls) if row["is_error"]
+            }
             titles = SessionTexts(store, labels).titles([session_id])
             self.session_title = titles.get(session_id, "")
 
@@ -275,7 +280,7 @@ class _SessionRows:
     """The rows of `internal/lane_names`."""
     partial: Set[str]
     """The attempts whose output tokens are a lower bound."""
-    failed_calls: int
+    failed: FailedCalls
     unfinished: UnfinishedTurns | None
     failure: Mapping[str, Any] | None
     """Its row of `failures`; None if it did not fail."""
@@ -291,7 +296,7 @@ class _SessionRows:
         steps = [row for row in listed if row["runs_on"] != "provider"]
         lanes = list(store.rows("internal/lane_names", session_ids=[session_id]).dicts())
         partial = store.rows("internal/partial_counts", session_id=session_id).rows
-        failed = failed_call_counts(store, [session_id]).get(session_id, 0)
+        failed = failed_calls(store, [session_id]).get(session_id, FailedCalls())
         cut = store.rows("internal/unfinished_turns", session_id=session_id).dicts()
         failure = store.rows("internal/failure", session_id=session_id).first()
         return cls(
@@ -351,7 +356,9 @@ def _facts_of(
         "name": str(summary["name"]),
         "session_id": known.session_id,
         "outcome": str(summary["status"]),
-        "failed_calls": known.failed_calls,
+        "failed_calls": known.failed.count,
+        "denied_calls": known.failed.denied,
+        "failed_requests": known.failed.requests,
         **_turns(int(summary["turns"]), known.unfinished),
     }
     about["setup"] = known.setup
@@ -364,24 +371,15 @@ def _facts_of(
     return about, parts
 
 
-_COUNTS = "unlogged_"
-"""The start of the tags with which an import counts what a log does not contain."""
-
-
 def _setup_of_session(store: Store, session_id: str) -> dict[str, Any]:
     """Return what a session was made with, as stored. A value that was not recorded is None.
 
     Tags that identify the session or count records are left out, because they differ in each session.
     """
     from agentobs.importers.bundle import bundle_origin
-    from agentobs.proxy.client_sessions import CLIENT_TAG
 
     [row] = store.rows("internal/session_setup", session_id=session_id).dicts()
-    tags = {
-        key: value
-        for key, value in (row["tags"] or {}).items()
-        if key != CLIENT_TAG and not key.startswith(_COUNTS)
-    }
+    tags = own_tags(row["tags"] or {})
     is_foreign = bundle_origin(store.home, session_id) is not None
     return {**row, "tags": tags, **({"from_bundle": True} if is_foreign else {})}
 
@@ -403,23 +401,6 @@ def _turns(number: int, unfinished: UnfinishedTurns | None) -> dict[str, Any]:
         "turns": number,
         **({"unfinished_turns": unfinished._asdict()} if unfinished else {}),
     }
-
-
-def _turns_of_fixture(
-    fixture: Fixture, parts: Sequence[Part]
-) -> tuple[int, UnfinishedTurns | None]:
-    """Return the number of turns of a fixture, and of those without a complete response, as in the view `turns`."""
-    endings: dict[tuple[str, int], str] = {}
-    requests = [part for part in parts if part.kind == "request"]
-    for ask, part in zip(fixture.requests, requests, strict=True):
-        if ask.turn is None or AUXILIARY.search(ask.lane):
-            continue
-        turn, ending = (ask.lane, ask.turn), ask.answer.ending
-        is_complete = ending == "complete" and part.outcome == "ok"
-        if endings.get(turn) != "ok":
-            endings[turn] = "ok" if is_complete else ending
-    cut = [each for each in endings.values() if each not in ("ok", "cancelled")]
-    return list(endings.values()).count("ok"), of_outcomes(cut)
 
 
 _Texts = dict[tuple[str, str], dict[str, Any]]
@@ -515,18 +496,23 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
             )
 
 
-def _failed_calls(fixture: Fixture) -> int:
-    """Return the number of tool calls whose result is an error."""
+def _failed_calls(fixture: Fixture) -> dict[str, int]:
+    """Return the numbers of failed and of denied tool calls, as in the JSON."""
     from agentobs.provider.registry import message_of
 
     executed = {(each.lane, each.question.tool_use_id): each.answer for each in fixture.tools}
-    failed = 0
+    failed = denied = 0
     for ask in fixture.requests:
         for call in message_of(ask.path, ask.answer).calls:
             answer = executed.get((ask.lane, str(call.id)))
             sent = None if answer else _sent_result(fixture, str(call.id))
-            failed += answer.is_error if answer else sent is not None and sent.is_error
-    return failed
+            is_error = answer.is_error if answer else sent is not None and sent.is_error
+            was_denied = answer is not None and is_denied(
+                {"kind": "tool_call", "outcome": answer.outcome}
+            )
+            failed += is_error and not was_denied
+            denied += is_error and was_denied
+    return {"failed_calls": failed, "denied_calls": denied}
 
 
 def _sent_result(fixture: Fixture, tool_use_id: str) -> Block | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -11,19 +12,31 @@ from rich.text import Text
 
 from agentobs.cli.terminal.tables import console, print_line, show_table
 from agentobs.records.cost_difference import Cost, cost_difference, open_difference
-from agentobs.records.display import COST_MARKS, in_both, money, printable, seconds, text
+from agentobs.records.display import COST_MARKS, money, printable, seconds, text
 from agentobs.records.outcome_difference import have_different_causes, outcome_difference
-from agentobs.records.setup_difference import setup_changes
+from agentobs.records.setup_difference import setup_changes, setup_unknown
+from agentobs.store.analysis.first_changes import (
+    by_end,
+    first_changes,
+    model_words,
+    side_of,
+    step_place,
+)
+from agentobs.store.analysis.lane_names import names_in_both
 from agentobs.store.analysis.unfinished_turns import unfinished_of, unfinished_words
 
 if TYPE_CHECKING:
-    from replay.divergence.session_diff import Comparison, Part
+    from replay.divergence.session_diff import Comparison
+
+Row = Mapping[str, Any]
 
 _TOTALS = (
     ("turns", "turns"),
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
-    ("failed calls", "failed_calls"),
+    ("failed tool calls", "failed_calls"),
+    ("denied tool calls", "denied_calls"),
+    ("failed requests", "failed_requests"),
     ("permission decisions", "decisions"),
     ("uncached input", "input_tokens"),
     ("output tokens", "output_tokens"),
@@ -32,7 +45,7 @@ _TOTALS = (
     ("cost", "cost_usd"),
     ("duration", "session_duration_ns"),
 )
-_OF_SESSION = ("turns", "session_duration_ns", "failed_calls")
+_OF_SESSION = ("turns", "session_duration_ns", "failed_calls", "denied_calls", "failed_requests")
 """The totals that are not sums over the compared steps."""
 _KEYS = ("compared_total", "total_of_a", "total_of_b", "b_minus_a")
 """The keys of the columns of the table, which determine their widths."""
@@ -45,6 +58,10 @@ class Side(Protocol):
     """Its description, as in the JSON."""
     session_title: str
     """Its title; empty if it has none."""
+    starts: dict[tuple[str, str], int]
+    """When its steps started, by kind and ID; empty for a fixture. [ns since 1970 UTC]"""
+    failed_calls: set[str]
+    """The IDs of its tool calls whose result is an error; empty for a fixture."""
 
     @property
     def title(self) -> str:
@@ -160,24 +177,35 @@ def _cost_difference(found: Comparison, shown: tuple[str, str]) -> str:
 
 
 def change_lines(compared: Sequence[Side], found: Comparison) -> Iterator[str]:
-    """Yield which models of A were replaced by which models in B, and what else differs between what the sessions were
-    made with, one line each, and an empty line at the end.
+    """Yield which models of A were replaced by which models in B, what else differs between what the sessions were made
+    with, and the first differences of their steps, one line each, and an empty line at the end.
     """
-    lines = [*_model_lines(found), *_setup_lines(compared)]
+    steps = json.loads(found.json({}, {}))["steps"]
+    names = names_in_both(
+        (side_of(step)["lane"], _agents(step.get("a"), step.get("b"))) for step in steps
+    )
+    ordered = by_end(steps, [side.starts for side in compared])
+    firsts = first_changes(steps, ordered, names, [side.failed_calls for side in compared])
+    lines = [
+        *_model_lines(found, steps, names),
+        *_setup_lines(compared),
+        *(each.line for each in firsts),
+    ]
     yield from map(printable, lines)
     if lines:
         yield ""
 
 
-def _model_lines(found: Comparison) -> Iterator[str]:
+def _agents(a: Row | None, b: Row | None) -> tuple[str | None, str | None]:
+    return (a or {}).get("agent"), (b or {}).get("agent")
+
+
+def _model_lines(
+    found: Comparison, steps: Sequence[Row], names: Mapping[str, str]
+) -> Iterator[str]:
     for each in found.model_changes:
-        pair = found.pairs[each.step - 1]
-        part = pair.b
-        turn = in_both(*(_turn(side) for side in (pair.a, pair.b)))
-        turn = f", first in {turn}" if turn else ""
-        agent = f" of {part.agent or part.lane}" if part and part.lane != "main" else ""
-        requests = f"{each.requests:,} request{'s' * (each.requests != 1)}"
-        yield f"model: {each.a} -> {each.b} ({requests}{turn}{agent})"
+        place = step_place(steps[each.step - 1], names)
+        yield f"model: {each.a} -> {each.b}{''.join(model_words(each.requests, place))}"
 
 
 def _setup_lines(compared: Sequence[Side]) -> Iterator[str]:
@@ -185,7 +213,5 @@ def _setup_lines(compared: Sequence[Side]) -> Iterator[str]:
     for each in setup_changes(a, b):
         note = f" ({each.note})" if each.note else ""
         yield f"{each.name}: {each.a} -> {each.b}{note}"
-
-
-def _turn(part: Part | None) -> str:
-    return "" if part is None or part.turn is None else f"turn {part.turn:,}"
+    if unknown := setup_unknown(a, b):
+        yield f"recorded in neither: {', '.join(unknown)}"

@@ -48,10 +48,15 @@ def print_failure(failure: Mapping[str, Any], agents: Mapping[str, str]) -> None
         failure: the failure, from `failure_of`.
         agents: the display names of sub-agents, by lane.
     """
+    from agentobs.store.analysis.failed_steps import is_denied
+
     print_line(failure_line(failure), FAILED_STYLE)
     before = [_named(step, agents) for step in failure["before"]]
     if failure["step"]:
-        print_line(f"failed step: {_failed_step(_named(failure['step'], agents))}")
+        # After a result such as `max_turns`, the step is only the last one that failed.
+        name = f"{'denied' if is_denied(failure['step']) else 'failed'} step"
+        name = f"last {name}" if failure["cause"] == "result" else name
+        print_line(f"{name}: {_failed_step(_named(failure['step'], agents))}")
     elif last := next(filter(_has_failed, reversed(before)), None):
         print_line(f"last failed step: {_cell(last, 'step')}{_place(last['turn'], last['lane'])}")
     if before:
@@ -100,10 +105,8 @@ def print_outcome(
         return True
     steps = store.rows("session_steps", session_id=session_id).dicts()
     source = store.rows("internal/content_state", session_id=session_id).dicts()[0]["source"]
-    [others] = store.rows("internal/other_failures", session_id=session_id).dicts()
-    words = ""
-    if not others["failures"]:
-        words = nothing_failed(status, steps, is_imported=source not in (None, "recorded"))
+    operations = store.rows("internal/failed_operations", session_id=session_id).dicts()
+    words = nothing_failed(status, steps, operations, is_imported=source not in (None, "recorded"))
     if with_status:
         words = ". ".join(filter(None, (status, words)))
     if words:
@@ -114,7 +117,7 @@ def print_outcome(
 def print_failed_steps(
     groups: Sequence[FailedSteps], agents: Mapping[str, str], status: str | None
 ) -> None:
-    """Print how many steps failed, with which error and where, one line per group.
+    """Print how many steps failed or were denied, with which error and where, one line per group.
 
     Args:
         groups: the failed steps, from `group_failed_steps`.
@@ -125,9 +128,9 @@ def print_failed_steps(
 
     counted = counted_failures(groups)
     if status is None:
-        click.echo(f"{counted} failed in this session:")
+        click.echo(f"{counted} in this session:")
     else:
-        print_line(f"{status}, but {counted} failed:", _WARNING_STYLE)
+        print_line(f"{status}, but {counted}:", _WARNING_STYLE)
     for group in groups[:MOST_GROUPS]:
         print_line(_group_line(group, agents))
     if rest := groups[MOST_GROUPS:]:

@@ -204,6 +204,8 @@ class LiveSteps:
         return certain_money(spent.usd, spent.status) or "no price"
 
     def _result(self, value: dict[str, Any]) -> Step:
+        from agentobs.store.analysis.failed_steps import is_denied
+
         name = value.get("tool") or self._tools.get(_call(value)) or value.get("type") or "a tool"
         failed = value["is_error"]
         origin = " ".join(
@@ -216,7 +218,9 @@ class LiveSteps:
         size = f"{value['result_bytes']:,} bytes"
         parts = [name, outcome, origin, place, size, seconds(value.get("duration_ns")) or ""]
         text = "  ".join(part for part in parts if part)
-        return _step(value, value["result_ns"], "result", text, "failed" if failed else "")
+        is_call_denied = is_denied({"kind": "tool_call", "outcome": value["outcome"]})
+        state = "denied" if is_call_denied else "failed" if failed else ""
+        return _step(value, value["result_ns"], "result", text, state)
 
 
 def _error(value: dict[str, Any]) -> str:

@@ -47,24 +47,34 @@ def notable_turns(turns: Rows, groups: Sequence[FailedSteps]) -> NotableTurns:
     """
     rows = as_dicts(turns)
     places = {(row["lane"], row["turn"]): at for at, row in enumerate(rows)}
-    failed = [places[each] for each in dict.fromkeys(_failed_turns(groups)) if each in places]
+    failed, denied = (
+        [places[each] for each in dict.fromkeys(_failed_turns(found)) if each in places]
+        for found in (
+            [each for each in groups if not each.is_denied],
+            [each for each in groups if each.is_denied],
+        )
+    )
     took = [(row["duration_ns"] or 0) + (row["tools_ns"] or 0) for row in rows]
     costs = {at: row["cost_usd"] for at, row in enumerate(rows) if row["cost_usd"]}
     slow, expensive = _largest(dict(enumerate(took))), _largest(costs)
-    chosen = sorted({*failed[:MOST_FAILED], *slow, *expensive})
-    reasons = (("failed", failed), ("slow", slow), ("expensive", expensive))
+    kinds = (("failed", failed), ("denied", denied), ("slow", slow), ("expensive", expensive))
+    most = {"failed": MOST_FAILED, "denied": MOST_FAILED}
+    chosen = sorted({at for word, found in kinds for at in found[: most.get(word)]})
     columns, values = turns
     shown = [
-        (*values[at], ", ".join(word for word, found in reasons if at in found)) for at in chosen
+        (*values[at], ", ".join(word for word, found in kinds if at in found)) for at in chosen
     ]
-    count = len(set(failed) & set(chosen))
-    words = "failed" if count == len(failed) else f"failed ({count:,} of {len(failed):,})"
-    parts = [words] if failed else []
-    parts += ["slow", "expensive"] if costs else ["slow"]
+    parts = [_share(word, found, chosen) for word, found in kinds if found]
     return NotableTurns(
         ([*columns, "notable"], shown),
         " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))),
     )
+
+
+def _share(word: str, found: Sequence[int], chosen: Sequence[int]) -> str:
+    """Return why turns are listed, and how many of them are if some are not: `failed (11 of 27)`."""
+    count = len(set(found) & set(chosen))
+    return word if count == len(found) else f"{word} ({count:,} of {len(found):,})"
 
 
 def longest_steps(steps: Sequence[Row], agents: Mapping[str, str]) -> list[Row]:

@@ -13,12 +13,17 @@ from agentobs.records.display import (
     seconds,
     share,
 )
-from agentobs.store.analysis.unfinished_turns import unfinished_turns, unfinished_words
+from agentobs.store.analysis.unfinished_turns import turns_in_words, unfinished_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agentobs.store.analysis.failed_steps import FailedSteps
+
     Row = Mapping[str, Any]
+
+_COUNTS = "unlogged_"
+"""The start of the tags with which an import counts what a log does not contain."""
 
 
 def summary_facts(
@@ -26,8 +31,9 @@ def summary_facts(
     title: str | None,
     git: Sequence[Row],
     costs: Sequence[Row],
-    failed_calls: int,
+    failed_steps: Sequence[FailedSteps],
     unfinished: Sequence[Row] = (),
+    source: str | None = None,
 ) -> list[tuple[str, str]]:
     """Return names and values of the facts that everybody needs about a session; all facts are shown on request.
 
@@ -36,17 +42,19 @@ def summary_facts(
         title: its title, or None.
         git: the row about its git repository, if it is known.
         costs: its row of `cost_by_session`, if it has calls.
-        failed_calls: the number of tool calls that failed.
+        failed_steps: its failed and denied steps, from `group_failed_steps`.
         unfinished: its rows of `internal/unfinished_turns`.
+        source: `recorded`, or the program from whose log it was imported; None if unknown.
     """
     facts = [
         ("session", printable(" ".join(filter(None, (about["name"], about["session_id"]))))),
         ("title", printable(title) if title else None),
         ("status", _status(about)),
         ("code", _code(git[0]) if git else None),
-        ("totals", _totals(about, costs[0] if costs else None, failed_calls, unfinished)),
+        ("tags", _tags(about)),
+        ("totals", _totals(about, costs[0] if costs else None, failed_steps, unfinished)),
         ("tokens", token_counts(about, costs[0] if costs else None)),
-        ("recording", _unusual(about)),
+        ("recording", _unusual(about, source)),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -67,15 +75,37 @@ def _code(git: Row) -> str:
     return printable(" ".join(filter(None, parts)))
 
 
-def _totals(about: Row, cost: Row | None, failed_calls: int, unfinished: Sequence[Row]) -> str:
+def _tags(about: Row) -> str:
+    return printable(
+        ", ".join(f"{key}={value}" for key, value in own_tags(about["tags"] or {}).items())
+    )
+
+
+def own_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a session, except those that differ in each session: its ID, and numbers of records."""
+    from agentobs.proxy.client_sessions import CLIENT_TAG
+
+    return {
+        key: value
+        for key, value in tags.items()
+        if key != CLIENT_TAG and not key.startswith(_COUNTS)
+    }
+
+
+def _totals(
+    about: Row, cost: Row | None, failed_steps: Sequence[FailedSteps], unfinished: Sequence[Row]
+) -> str:
     """Return duration, cost, turns and tool calls."""
+    from agentobs.store.analysis.failed_steps import call_notes, number_denied, number_failed
+
+    notes = call_notes(number_failed(failed_steps, "tool_call"), number_denied(failed_steps))
     calls = _count(about["tool_calls"], "tool call")
     spent = certain_money(cost["cost_usd"], cost["cost_status"]) if cost else None
     parts = (
         seconds(about["duration_ns"]),
         spent or "unknown cost",
-        f"{_count(about['turns'], 'turn')}{unfinished_words(unfinished_turns(unfinished))}",
-        f"{calls} ({failed_calls:,} failed)" if failed_calls else calls,
+        turns_in_words(about["turns"], unfinished_turns(unfinished)),
+        f"{calls} ({notes})" if notes else calls,
     )
     return ", ".join(filter(None, parts))
 
@@ -95,7 +125,7 @@ def token_counts(about: Row, cost: Row | None) -> str:
     return f"{total:,} input{read}, {least}{about['output_tokens'] or 0:,} output{note}"
 
 
-def _unusual(about: Row) -> str:
+def _unusual(about: Row, source: str | None) -> str:
     """Return what distinguishes the recording from a complete recording of its own; empty if nothing does."""
     continued = about["continues_session_id"]
     relation = {"resume": "continues session", "fork": "starts like session"}
@@ -103,6 +133,7 @@ def _unusual(about: Row) -> str:
         about[n] for n in ("replayed_requests", "dropped", "unpriced_calls")
     )
     parts = (
+        f"imported from a log of {source}" if source not in (None, "recorded") else None,
         f"{relation.get(str(about['relation']), 'follows session')} {continued}"
         if continued
         else None,

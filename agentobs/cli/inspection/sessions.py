@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -157,11 +158,19 @@ def sessions(
         columns: Sequence[str] = _FAILED_SESSIONS if failed or cause is not None else _SESSIONS
         is_unsearched = False
         if form == "table":
-            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}))
+            rows = _with_status_notes(_with_what_failed(rows, store, signatures or {}, error))
             if signatures is None:
                 rows, columns, is_unsearched = _without_unknown_causes(rows, columns)
+        is_ordered = attention or failed or cause is not None
+        hint = _failed_hint(store, chosen, telemetry) if form == "table" and not is_ordered else ""
         print_rows(rows, columns, form)
-    if is_unsearched:
+    if not rows[1] and (selections or failed):
+        todo = "; --error finds types of errors, and --all-text searches all content"
+        has_todo = search is not None and not all_text
+        click.echo(f"no session matches{todo if has_todo else ''}", err=True)
+    if hint:
+        click.echo(f"{hint} and shows failure signatures" if is_unsearched else hint, err=True)
+    elif is_unsearched:
         click.echo(UNSEARCHED, err=True)
     if has_more:
         shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
@@ -236,10 +245,11 @@ def show(
         groups = failed_steps_of(store, session_id, as_dicts(turns))
         if print_outcome(store, session_id, failure, str(shown["status"]), groups):
             click.echo()
-        failed = sum(each.count for each in groups if each.kind == "tool_call")
         title = titles.get(session_id)
         cut = as_dicts(unfinished)
-        print_facts(summary_facts(shown, title, as_dicts(git), costs, failed, cut))
+        [kept] = store.rows("internal/content_state", session_id=session_id).dicts()
+        source = kept["source"]
+        print_facts(summary_facts(shown, title, as_dicts(git), costs, groups, cut, source))
         _print_time_and_waste(store, session_id, shown)
         _print_agents(store, session_id)
         if facts:
@@ -303,6 +313,7 @@ def _print_agents(store: Store, session_id: str) -> None:
     """Print what each agent cost, if there are sub-agents."""
     rows = rows_of(store, "cost_by_agent", session_id=session_id)
     if len(rows[1]) > 1:
+        print_line("agents, most expensive first:")
         print_rows(with_lane_names(rows, store, session_id), _AGENTS, "table")
         click.echo()
 
@@ -326,7 +337,7 @@ _FAILED_SESSIONS = (
 )  # fmt: skip
 _TURNS = (
     "lane", "turn", "attempt", "duration_ns", "first_chunk_ns", "stop_reason", "tool_use_count",
-    "tool_errors", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
+    "tool_errors", "denied_calls", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
     "cache_write_tokens", "cost_usd",
 )  # fmt: skip
 _AGENTS = (
@@ -388,20 +399,49 @@ def _by_attention(
         return by_attention(store, sessions, signatures)[:limit], signatures
 
 
-def _with_what_failed(rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]]) -> Rows:
-    """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
-    failure signatures.
+def _failed_hint(store: Store, chosen: Collection[str] | None, telemetry: bool) -> str:
+    """Return a line with the number of sessions that `--failed` would list, and how to list them first; empty without
+    any, and if the list does not go to a terminal.
+
+    Args:
+        store: the store.
+        chosen: the IDs of the sessions that the options select, or None for all.
+        telemetry: whether sessions that only contain telemetry are listed.
     """
-    from agentobs.store.analysis.attention import what_failed
+    if not sys.stdout.isatty():
+        return ""
+    selection = {"session_ids": chosen, "telemetry": telemetry or None}
+    [[number]] = rows_of(store, "internal/count_failed_sessions", **selection)[1]
+    if not number:
+        return ""
+    if number == 1:
+        return "1 session failed, crashed or has no end; --attention lists it first"
+    return f"{number:,} sessions failed, crashed or have no end; --attention lists them first"
+
+
+def _with_what_failed(
+    rows: Rows, store: Store, signatures: Mapping[str, Sequence[str]], error: str | None
+) -> Rows:
+    """Return the rows of a list of sessions; the cause of a session that did not fail is what failed in it: calls, and
+    failure signatures. If an error class was searched, the cause names the classes that were found.
+    """
+    from agentobs.store.analysis.attention import found_classes, what_failed
     from agentobs.store.analysis.failed_steps import failed_calls
     from agentobs.store.label_texts import LabelTexts
 
     listed = as_dicts(rows)
     ids = [row["session_id"] for row in listed]
     failed = failed_calls(store, ids, LabelTexts(store).replace_in_dicts)
+    classes: Mapping[str, Sequence[str]] = {}
+    if error is not None:
+        found = rows_of(store, "internal/error_classes", session_ids=ids)
+        classes = found_classes(as_dicts(found), [error])
     causes = (
         what_failed(
-            row["cause"], failed.get(row["session_id"]), signatures.get(row["session_id"], ())
+            row["cause"],
+            failed.get(row["session_id"]),
+            signatures.get(row["session_id"], ()),
+            classes.get(row["session_id"], ()),
         )
         for row in listed
     )
@@ -483,8 +523,10 @@ def _print_steps(
     first = min((row["started_ns"] for row in listed), default=0)
     steps = shown_steps(listed)
     lanes = agent_names(store, session_id)
+    has_denied = any(row["denied_calls"] for row in as_dicts(turns))
+    turn_columns = tuple(each for each in _TURNS if each != "denied_calls" or has_denied)
     if groups is None or len(turns[1]) + len(steps) <= LONG_ROWS:
-        print_rows(with_lane_names(turns, store, session_id), _TURNS, "table")
+        print_rows(with_lane_names(turns, store, session_id), turn_columns, "table")
         click.echo()
         print_rows(_timeline(steps, first), _TIMELINE, "table")
         _print_certainty(store, session_id, steps)
@@ -493,7 +535,7 @@ def _print_steps(
     print_line(
         f"{len(chosen[1]):,} of {len(turns[1]):,} turns: {words}; --all shows all turns and steps"
     )
-    columns = (*_TURNS[:2], "notable", *_TURNS[2:])
+    columns = (*turn_columns[:2], "notable", *turn_columns[2:])
     print_rows(with_lane_names(chosen, store, session_id), columns, "table")
     longest = longest_steps(steps, lanes)
     click.echo()

@@ -184,7 +184,7 @@ _SPLIT = (
 )  # fmt: skip
 _PATH = ("after_ns", "duration_ns", "part", "name", "label", "lane")
 _TOOLS = (
-    "name", "calls", "timed_calls", "errors", "p50_ns", "p95_ns", "p99_ns", "max_ns", "total_ns",
+    "name", "calls", "timed_calls", "errors", "denied", "p50_ns", "p95_ns", "p99_ns", "max_ns", "total_ns",
     "approval_wait_ns",
 )  # fmt: skip
 _WAITS = (

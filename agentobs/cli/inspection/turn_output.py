@@ -116,7 +116,8 @@ def print_turn(store: Store, session_id: str, turn: int, lane_name: str | None) 
     [about] = as_dicts(rows_of(store, "internal/session", session_id=session_id))
     timeline = as_dicts(rows_of(store, "session_timeline", session_id=session_id))
     errors = as_dicts(rows_of(store, "session_errors", session_id=session_id))
-    print_facts(_facts(about, agent, turn, turns[-1], chosen))
+    here = [row for row in errors if (row["lane"], row["turn"]) == (lane, turn)]
+    print_facts(_facts(about, agent, turn, turns[-1], chosen, here))
     click.echo()
     shown = [each for each in shown_steps(timeline) if (each["lane"], each["turn"]) == (lane, turn)]
     first = min(row["started_ns"] for row in chosen)
@@ -131,7 +132,7 @@ def print_turn(store: Store, session_id: str, turn: int, lane_name: str | None) 
 
 
 def _facts(
-    about: Row, agent: str, turn: int, last: int, steps: Sequence[Row]
+    about: Row, agent: str, turn: int, last: int, steps: Sequence[Row], errors: Sequence[Row]
 ) -> list[tuple[str, str]]:
     """Return names and values of the facts of a turn.
 
@@ -141,6 +142,7 @@ def _facts(
         turn: the number of the turn.
         last: the number of the last turn of the agent.
         steps: the rows of `session_steps` of the turn.
+        errors: the rows of `session_errors` of the turn.
     """
     requests = [row for row in steps if row["kind"] == "request"]
     calls = [row for row in steps if row["kind"] == "tool_call"]
@@ -161,7 +163,7 @@ def _facts(
         ("turn", f"{turn:,} of {last:,} of {agent}"),
         ("started", f"{local_instant(started)} ({zone_name()}), {after} after the session started"),
         ("model", ", ".join(models) or "unknown"),
-        ("totals", ", ".join((_cost(requests), *_counts(requests, calls)))),
+        ("totals", ", ".join((_cost(requests), *_counts(requests, calls, errors)))),
         ("time", ", ".join(times)),
         ("tokens", token_counts(*_usage(requests))),
     ]
@@ -180,15 +182,26 @@ def _cost_status(requests: Sequence[Row]) -> str:
     return next((each for each in COST_MARKS if each in found), "exact")
 
 
-def _counts(requests: Sequence[Row], calls: Sequence[Row]) -> Iterator[str]:
-    """Yield the numbers of requests and of tool calls, with those that failed."""
-    for name, rows, ended in (
-        ("request", requests, ("ok",)),
-        ("tool call", calls, ("executed", "None")),
+def _counts(requests: Sequence[Row], calls: Sequence[Row], errors: Sequence[Row]) -> Iterator[str]:
+    """Yield the numbers of requests and of tool calls, with those that failed or were denied."""
+    from agentobs.store.analysis.failed_steps import (
+        call_notes,
+        group_failed_steps,
+        number_denied,
+        number_failed,
+    )
+
+    groups = group_failed_steps(errors, ())
+    for name, rows, notes in (
+        ("request", requests, call_notes(number_failed(groups, "attempt"), 0)),
+        (
+            "tool call",
+            calls,
+            call_notes(number_failed(groups, "tool_call"), number_denied(groups)),
+        ),
     ):
-        failed = sum(str(row["outcome"]) not in ended for row in rows)
         count = f"{len(rows):,} {name}{'s' * (len(rows) != 1)}"
-        yield f"{count} ({failed:,} failed)" if failed else count
+        yield f"{count} ({notes})" if notes else count
 
 
 def _usage(requests: Sequence[Row]) -> tuple[dict[str, int], dict[str, str]]:

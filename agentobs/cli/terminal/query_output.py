@@ -35,14 +35,19 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json` and `--csv`."""
+    """Add `--table`, `--json` and `--csv`."""
     command = click.option("--csv", "form", flag_value="csv", help="Print CSV.")(command)
     command = click.option(
         "--json", "form", flag_value="json", help="Print JSON, one object per line."
     )(command)
-    return click.option("--table", "form", flag_value="table", default="table", hidden=True)(
-        command
-    )
+    return click.option(
+        "--table",
+        "form",
+        flag_value="table",
+        default="table",
+        help="Print a table, the default. On a terminal, it fits the width, or COLUMNS. In a pipe or a file, it has "
+        "all columns and whole values whatever COLUMNS is, because other programs read it.",
+    )(command)
 
 
 @contextmanager
@@ -226,6 +231,7 @@ _SHORT_HEADINGS = {
     "cache write 1h": "$ 1h",
     "cache read": "$ read",
     "compaction": "$ compactions",
+    "extra": "extra cost",
     "cost status": "status",
     "tool use count": "calls",
     "first chunk": "1st chunk",

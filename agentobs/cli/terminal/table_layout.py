@@ -31,12 +31,12 @@ PRIORITY = {
         (
             2,
             "name title started_ns at_ns duration_ns calls errors p95_ns hit_ratio saved_usd misses wasted_usd "
-            "error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio cost_status "
-            "times part kind A B total_of_a total_of_b notable",
+            "extra_usd error_type wall_ns stored_usd what_if_usd difference_usd day branch commit hour lowest_ratio "
+            "cost_status times part kind A B total_of_a total_of_b notable",
         ),
         (
             3,
-            "label turns stop_reason tool_errors model_ns tool_ns total_ns p50_ns max_ns "
+            "label turns stop_reason tool_errors denied_calls model_ns tool_ns total_ns p50_ns max_ns "
             "usual_reason detail changes limit_name rejected",
         ),
         (

@@ -34,7 +34,12 @@ from agentobs.records.display import (
     text,
 )
 from agentobs.records.words import COST_STATUSES, ESTIMATED_TIMES, UNSEEN_WAITS
-from agentobs.store.analysis.failed_steps import failures_by_way, number_failed
+from agentobs.store.analysis.failed_steps import (
+    call_notes,
+    failures_by_way,
+    number_denied,
+    number_failed,
+)
 from agentobs.store.analysis.lane_names import name_of_lane
 from agentobs.store.analysis.waste import waste_facts
 
@@ -341,12 +346,13 @@ def _banner(view: SessionView, width: int) -> Text:
         shown.append(f"{status}\n", style=f"not bold {STYLES.get(status, '')}".strip())
     if view.failure is None or sum(each.count for each in view.failed_steps) > 1:
         shown.append(_failures(view))
-    failed_calls = number_failed(view.failed_steps, "tool_call")
+    notes = call_notes(
+        number_failed(view.failed_steps, "tool_call"), number_denied(view.failed_steps)
+    )
     numbers = (
         _count(about["turns"], "turn"),
         _count(about["llm_requests"], "request"),
-        _count(about["tool_calls"], "tool call")
-        + (f" ({failed_calls:,} failed)" if failed_calls else ""),
+        _count(about["tool_calls"], "tool call") + (f" ({notes})" if notes else ""),
         _cost(view),
         seconds(about["duration_ns"]) or "running",
         f"started {local_instant(about['started_ns'])}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from agentobs.records.labels import DIGEST
 from agentobs.store.analysis.failed_steps import FailedCalls
 from agentobs.store.port import Store
 
@@ -33,7 +35,10 @@ def by_attention(
 
 
 def what_failed(
-    cause: str | None, failed_calls: FailedCalls | None, signatures: Sequence[str]
+    cause: str | None,
+    failed_calls: FailedCalls | None,
+    signatures: Sequence[str],
+    classes: Sequence[str] = (),
 ) -> str | None:
     """Return in words why a session needs attention; None if nothing is known.
 
@@ -41,12 +46,41 @@ def what_failed(
         cause: the cause of its failure; None if it did not fail.
         failed_calls: its tool calls that failed; None if none failed.
         signatures: the failure signatures that were found in it.
+        classes: the error classes that a search found in it; those that the other words do not name come first.
     """
-    if cause is not None:
-        return cause
-    calls = failed_calls.words if failed_calls else None
-    words = (each.replace("_", " ") for each in signatures)
-    return ", ".join(filter(None, (calls, *words))) or None
+    if cause is None:
+        calls = failed_calls.words if failed_calls else None
+        cause = ", ".join(filter(None, (calls, *(each.replace("_", " ") for each in signatures))))
+    unnamed = ", ".join(unnamed_classes(classes, cause))
+    return "; ".join(filter(None, (unnamed, cause))) or None
+
+
+def found_classes(
+    rows: Sequence[Mapping[str, Any]], texts: Collection[str]
+) -> dict[str, list[str]]:
+    """Return the error classes in which one of some texts occurs, ignoring case, by session ID; only of sessions with
+    any. Classes whose text is unknown are left out.
+
+    Args:
+        rows: the rows of `internal/error_classes`, with texts instead of digests where they are known.
+        texts: the texts.
+    """
+    wanted = [each.casefold() for each in texts]
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        name = str(row["error_class"])
+        if not name.startswith(DIGEST) and any(each in name.casefold() for each in wanted):
+            found.setdefault(row["session_id"], []).append(name)
+    return found
+
+
+def unnamed_classes(classes: Iterable[str], text: str) -> list[str]:
+    """Return the error classes that a text does not contain as whole words: `ValueError` does not name `Error`."""
+    return [
+        each
+        for each in classes
+        if not re.search(rf"(?<![\w./@:-]){re.escape(each)}(?![\w/@-]|[.:]\w)", text)
+    ]
 
 
 def found_signatures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

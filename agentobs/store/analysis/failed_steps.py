@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentobs.records.display import listed
@@ -43,6 +43,11 @@ class FailedSteps:
     """The number of requests after which another attempt of the same turn succeeded."""
 
     @property
+    def is_denied(self) -> bool:
+        """Whether they are tool calls that were denied, and did not fail."""
+        return is_denied({"kind": self.kind, "outcome": self.outcome})
+
+    @property
     def count(self) -> int:
         """The number of failed steps."""
         return len(self.ids)
@@ -62,25 +67,47 @@ class FailedSteps:
 
 _SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
 """Outcomes of requests and tool calls that are not failures."""
+_DENIED = ("denied", "blocked")
+"""Outcomes of tool calls that a person, a rule or a hook did not permit; `internal/failed_calls` has the same ones."""
 
 
 def has_failed(step: Row) -> bool:
-    """Return whether the outcome of a step is a failure."""
+    """Return whether the outcome of a step is a failure or a denial."""
+    return is_denied(step) or (step["kind"] != "decision" and step["outcome"] not in _SUCCESSFUL)
+
+
+def is_denied(step: Row) -> bool:
+    """Return whether a permission decision denied a call, or whether a tool call was denied: it did not run, because a
+    person, a rule or a hook did not permit it.
+
+    A denied call counts as denied and not as failed, although the model gets its result as an error.
+    """
+    outcome = str(step["outcome"])
     if step["kind"] == "decision":
-        return str(step["outcome"]).startswith("deny")
-    return step["outcome"] not in _SUCCESSFUL
+        return outcome.startswith("deny")
+    return step["kind"] == "tool_call" and outcome in _DENIED
 
 
-def nothing_failed(status: str, steps: Sequence[Row], *, is_imported: bool) -> str:
-    """Return a sentence, without a full stop, that nothing failed in a session; empty if it did not complete, if a step
-    failed, or if it has no steps.
+def call_notes(failed: int, denied: int) -> str:
+    """Return how many tool calls failed and were denied, as a note after their number: `3 failed, 5 denied`."""
+    notes = ((failed, "failed"), (denied, "denied"))
+    return ", ".join(f"{number:,} {word}" for number, word in notes if number)
+
+
+def nothing_failed(
+    status: str, steps: Sequence[Row], failed_operations: Sequence[Row], *, is_imported: bool
+) -> str:
+    """Return a sentence, without a full stop, that nothing failed in a session; empty if it did not complete, if any
+    operation failed or was denied, or if it has no steps.
 
     Args:
         status: the status of the session.
         steps: the rows of `session_steps`.
+        failed_operations: the row of `internal/failed_operations`.
         is_imported: whether the session was imported from a log, which contains no HTTP statuses of its requests.
     """
-    if status != "completed" or any(has_failed(step) for step in steps):
+    has_failures = any(row["failures"] for row in failed_operations)
+    if status != "completed" or has_failures or any(map(has_failed, steps)):
         return ""
     known = [step["kind"] for step in steps if step["outcome"] is not None]
     calls, requests = known.count("tool_call"), known.count("request")
@@ -122,78 +149,103 @@ def group_failed_steps(errors: Iterable[Row], turns: Iterable[Row]) -> list[Fail
 
 
 def number_failed(groups: Iterable[FailedSteps], kind: str) -> int:
-    """Return the number of failed steps of a kind, `attempt` or `tool_call`, in groups."""
-    return sum(each.count for each in groups if each.kind == kind)
+    """Return the number of failed steps of a kind, `attempt` or `tool_call`, in groups, without denied calls."""
+    return sum(each.count for each in groups if each.kind == kind and not each.is_denied)
+
+
+def number_denied(groups: Iterable[FailedSteps]) -> int:
+    """Return the number of denied tool calls in groups."""
+    return sum(each.count for each in groups if each.is_denied)
 
 
 def counted_failures(groups: Sequence[FailedSteps]) -> str:
-    """Return how many tool calls and request attempts failed: `26 tool calls and 5 request attempts (all retried)`."""
+    """Return how many tool calls and request attempts failed, and how many calls were denied:
+    `26 tool calls and 5 request attempts (all retried) failed, and 2 tool calls were denied`.
+    """
     calls, attempts = (number_failed(groups, kind) for kind in ("tool_call", "attempt"))
     parts = [_count(calls, "tool call")] if calls else []
     if attempts:
         parts.append(f"{_count(attempts, 'request attempt')}{_retried(groups)}")
-    return listed(parts)
+    failed = f"{listed(parts)} failed" if parts else ""
+    return ", and ".join(filter(None, (failed, _denied(number_denied(groups)))))
+
+
+def _denied(number: int, of: str = "tool call") -> str:
+    """Return how many calls were denied, in words; empty if none was."""
+    return f"{_count(number, of)} {'was' if number == 1 else 'were'} denied" if number else ""
 
 
 def failures_by_way(groups: Sequence[FailedSteps]) -> str:
-    """Return how many tool calls and request attempts failed, and in which ways: by tool or model, and error class.
+    """Return how many tool calls and request attempts failed, and in which ways: by tool or model, and error class;
+    and how many calls of which tools were denied.
 
-    `26 failed tool calls: 20 look (invalid), 6 fetch (timeout)`. Empty if nothing failed.
+    `26 failed tool calls: 20 look (invalid), 6 fetch (timeout); 2 denied tool calls: all refund`. Empty if nothing
+    failed.
     """
     sentences = []
-    for kind, noun, rest in (
-        ("tool_call", "failed tool call", ""),
-        ("attempt", "failed request attempt", _retried(groups)),
+    for kind, has_denied, noun, rest in (
+        ("tool_call", False, "failed tool call", ""),
+        ("tool_call", True, "denied tool call", ""),
+        ("attempt", False, "failed request attempt", _retried(groups)),
     ):
         ways = Counter[str]()
         for each in groups:
-            if each.kind == kind:
+            if (each.kind, each.is_denied) == (kind, has_denied):
                 ways[_way(each)] += each.count
         if ways:
             sentences.append(f"{_count(ways.total(), noun)}{rest}: {_ways(ways)}")
     return "; ".join(sentences)
 
 
-def failed_call_counts(store: Store, session_ids: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of failed tool calls of sessions, by session ID; only of sessions with failed calls."""
-    counts = store.rows("internal/failed_calls", session_ids=list(session_ids))
-    return {row["session_id"]: row["failed_calls"] for row in counts.dicts()}
-
-
 @dataclass(frozen=True, slots=True)
 class FailedCalls:
-    """The failed tool calls of a session, and its requests without a response."""
+    """The failed and the denied tool calls of a session, and its requests without a response."""
 
-    count: int
-    tool: str | None
+    count: int = 0
+    """The number of failed calls, without denied ones."""
+    tool: str | None = None
     """The tool that failed most often; None if unknown."""
-    of_tool: int
+    of_tool: int = 0
     """The number of failed calls of this tool."""
     requests: int = 0
     """The number of requests of which all attempts failed."""
+    denied: int = 0
+    """The number of denied calls."""
+    denied_tool: str | None = None
+    """The tool that was denied most often; None if unknown."""
+    of_denied_tool: int = 0
+    """The number of denied calls of this tool."""
 
     @property
     def words(self) -> str:
-        """The number of failed tool calls, the tool that failed most often, and the number of failed requests:
-        `3 tool calls failed, 2 of refund; 1 request failed`.
+        """The numbers of failed and denied tool calls with the most frequent tool of each, and the number of failed
+        requests: `3 tool calls failed, 2 of search; 5 calls of refund were denied; 1 request failed`.
         """
+        calls = _most_frequent(self.count, self.tool, self.of_tool, "failed")
+        denied = _most_frequent(
+            self.denied,
+            self.denied_tool,
+            self.of_denied_tool,
+            "was denied" if self.denied == 1 else "were denied",
+        )
         requests = f"{_count(self.requests, 'request')} failed" if self.requests else ""
-        return "; ".join(filter(None, (self._calls, requests)))
+        return "; ".join(filter(None, (calls, denied, requests)))
 
-    @property
-    def _calls(self) -> str:
-        if not self.count:
-            return ""
-        if self.tool is not None and self.of_tool == self.count:
-            return f"{_count(self.count, 'call')} of {self.tool} failed"
-        most = f", {self.of_tool:,} of {self.tool}" if self.tool and self.of_tool > 1 else ""
-        return f"{_count(self.count, 'tool call')} failed{most}"
+
+def _most_frequent(number: int, tool: str | None, of_tool: int, verb: str) -> str:
+    if not number:
+        return ""
+    if tool is not None and of_tool == number:
+        return f"{_count(number, 'call')} of {tool} {verb}"
+    most = f", {of_tool:,} of {tool}" if tool and of_tool > 1 else ""
+    return f"{_count(number, 'tool call')} {verb}{most}"
 
 
 def failed_calls(
     store: Store, session_ids: Sequence[str], restore: Callable[[Any], Any] = list
 ) -> dict[str, FailedCalls]:
-    """Return the failed tool calls and requests of sessions, by session ID; only of sessions with any.
+    """Return the failed and denied tool calls and the failed requests of sessions, by session ID; only of sessions with
+    any.
 
     Args:
         store: the store.
@@ -201,23 +253,24 @@ def failed_calls(
         restore: returns rows with the original texts instead of digests.
     """
     ids = {"session_ids": list(session_ids)}
-    calls = {
-        row["session_id"]: (
-            row["failed_calls"],
-            row["failing_tool"],
-            row["failing_tool_calls"] or 0,
-        )
-        for row in restore(store.rows("internal/failed_calls", **ids).dicts())
-    }
-    requests: dict[str, int] = dict(store.rows("internal/failed_requests", **ids).rows)
-    return {
-        session_id: FailedCalls(*calls.get(session_id, (0, None, 0)), requests.get(session_id, 0))
-        for session_id in (*calls, *(each for each in requests if each not in calls))
-    }
+    found: dict[str, FailedCalls] = {}
+    for row in restore(store.rows("internal/failed_calls", **ids).dicts()):
+        number, tool, of_tool = row["calls"], row["tool"], row["tool_calls"] or 0
+        known = found.get(row["session_id"], FailedCalls())
+        if row["is_denied"]:
+            known = replace(known, denied=number, denied_tool=tool, of_denied_tool=of_tool)
+        else:
+            known = replace(known, count=number, tool=tool, of_tool=of_tool)
+        found[row["session_id"]] = known
+    for session_id, number in store.rows("internal/failed_requests", **ids).rows:
+        found[session_id] = replace(found.get(session_id, FailedCalls()), requests=number)
+    return found
 
 
 def _way(group: FailedSteps) -> str:
     name = "without a name" if not group.name or group.name.startswith(DIGEST) else group.name
+    if group.is_denied:
+        return name
     return f"{name} ({NO_CLASS if group.error == 'failed' else group.error})"
 
 

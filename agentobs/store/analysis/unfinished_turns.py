@@ -45,6 +45,30 @@ def unfinished_of(about: Mapping[str, Any]) -> UnfinishedTurns | None:
     return UnfinishedTurns(found["number"], found["word"]) if found else None
 
 
+def turns_in_words(complete: int, unfinished: UnfinishedTurns | None) -> str:
+    """Return the number of turns, such as `3 turns`; with unfinished ones: `3 complete turns and 1 cut off`.
+
+    Args:
+        complete: the number of turns with a complete response.
+        unfinished: the other turns; None if there are none.
+    """
+    noun = f"turn{'s' * (complete != 1)}"
+    if unfinished is None:
+        return f"{complete:,} {noun}"
+    return f"{complete:,} complete {noun} and {_rest(unfinished)}"
+
+
 def unfinished_words(unfinished: UnfinishedTurns | None) -> str:
-    """Return what follows a number of turns, such as ` (and 1 cut)`; empty if all turns got a complete response."""
-    return f" (and {unfinished.number:,} {unfinished.word})" if unfinished else ""
+    """Return what follows a number of turns below the label "Turns", such as ` complete and 1 cut off`; empty if all
+    turns got a complete response.
+    """
+    if unfinished is None:
+        return ""
+    return f" complete and {_rest(unfinished)}"
+
+
+def _rest(unfinished: UnfinishedTurns) -> str:
+    return f"{unfinished.number:,} {_WORDS.get(unfinished.word, unfinished.word)}"
+
+
+_WORDS = {"cut": "cut off"}

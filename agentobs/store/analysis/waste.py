@@ -1,16 +1,17 @@
 """Waste: what a session paid without a use, by kind, in the same sentences on pages and in the terminal.
 
-The kinds are cache misses, requests that failed, requests whose tool calls failed, and prefixes that several agents
-wrote to the cache. A request may have several kinds of waste; it counts once in the total, with the largest amount.
+The kinds are cache misses, requests that failed, requests whose tool calls failed, and equal first prompts that several
+agents wrote to the cache. A request may have several kinds of waste; it counts once in the total, with the largest
+amount.
 
 The extra cost of compactions is listed as well, but is not waste: the cache cannot contain a shortened conversation
-before its first request. A cache miss after a compaction counts only as a compaction.
+before its first request, so that request is not a cache miss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -41,11 +42,13 @@ class Waste:
     """What it was paid for, in words that follow the amount and `on`."""
     by_attempt: Mapping[str, Decimal] = field(default_factory=dict)
     """The part of each request in the amount, US dollars, by the ID of its attempt."""
+    share: str = ""
+    """What follows the amount if it is all waste of the session: ` (30% of the cost of the session)`; or empty."""
 
     @property
     def words(self) -> str:
         """The amount and what it was paid for, as one sentence without a full stop."""
-        return f"{self.amount} on {self.cause}"
+        return f"{self.amount}{self.share} on {self.cause}"
 
     @property
     def is_counted(self) -> bool:
@@ -67,15 +70,31 @@ def session_waste(rows: Rows) -> list[Waste]:
     """
     compacted = rows("internal/compaction_rewrites")
     found = [
-        *_misses(rows("cache_misses"), {row["attempt_id"] for row in compacted}),
+        *_misses(rows("cache_misses")),
         *_compactions(compacted, rows("internal/compaction_cost")),
         *_failed_requests(rows("internal/failed_request_costs")),
         *_failed_calls(rows("session_turns")),
         *_prefixes(rows("internal/repeated_prefixes")),
     ]
-    return sorted(
+    ordered = sorted(
         found, key=lambda each: (not each.is_counted, -(each.usd if each.usd is not None else -1))
     )
+    return with_share(ordered, rows("cost_by_session"))
+
+
+def with_share(waste: Sequence[Waste], costs: Sequence[Row]) -> list[Waste]:
+    """Return kinds of waste; if only one of them has an amount other than 0, with its share of the cost of the session.
+
+    Args:
+        waste: the kinds of waste. Compactions do not count.
+        costs: the row of `cost_by_session`; empty if the session has no calls.
+    """
+    counted = _counted(waste)
+    if len(counted) != 1 or counted[0].usd is None:
+        return list(waste)
+    _, part = _cost_and_part(counted, counted[0].usd, costs)
+    words = f" ({part} of the cost of the session)" if part else ""
+    return [replace(each, share=words) if each is counted[0] else each for each in waste]
 
 
 def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
@@ -93,36 +112,54 @@ def waste_facts(waste: Sequence[Waste], total: str) -> list[tuple[str, str]]:
 
 
 def waste_total(waste: Sequence[Waste], costs: Sequence[Row]) -> str:
-    """Return a sentence with the sum of several kinds of waste and its part of the cost of the session; empty if fewer
-    than two kinds have a known amount. Compactions are not in it.
+    """Return a sentence with the sum of the kinds of waste and its part of the cost of the session. Compactions are not
+    in it.
+
+    The sentence is empty if no amount is known, and for a single kind, whose line has its amount and its share.
 
     Args:
         waste: the kinds of waste of the session.
         costs: the row of `cost_by_session`; empty if the session has no calls.
     """
-    counted = [each for each in waste if each.is_counted and each.usd != 0]
+    counted = _counted(waste)
     known = [each for each in counted if each.usd is not None]
-    if len(known) < 2:
+    if not known or len(counted) == 1:
         return ""
     union: dict[str, Decimal] = {}
     for each in known:
         for attempt_id, usd in each.by_attempt.items():
             union[attempt_id] = max(usd, union.get(attempt_id, usd))
     total = sum(union.values(), Decimal(0))
-    is_low = len(known) < len(counted) or any("at least" in each.amount for each in known)
+    cost, part = _cost_and_part(counted, total, costs)
     is_about = any("about" in each.amount for each in known)
-    mark = f"{'at least ' if is_low else ''}{'about ' if is_about else ''}"
+    mark = f"{'at least ' if _is_low(counted) else ''}{'about ' if is_about else ''}"
     words = f"in total {_amount(total, mark)}"
-    for row in costs:
-        if row["cost_usd"]:
-            cost = certain_money(row["cost_usd"], row["cost_status"])
-            words = f"{words} of {cost}"
-            is_cost_low = row["cost_status"] == "lower_bound"
-            part = _share(share(total, row["cost_usd"]), is_low, is_cost_low)
-            words = f"{words}, {part}" if part else words
+    words += f" of {cost}" if cost else ""
+    words += f", {part}" if part else ""
     if total < sum((each.usd for each in known if each.usd), Decimal(0)):
         words = f"{words}; a request with several kinds of waste counts once in this sum"
     return words
+
+
+def _counted(waste: Sequence[Waste]) -> list[Waste]:
+    """Return the kinds of waste that cost something, or whose amount is unknown."""
+    return [each for each in waste if each.is_counted and each.usd != 0]
+
+
+def _is_low(counted: Sequence[Waste]) -> bool:
+    return any(each.usd is None or "at least" in each.amount for each in counted)
+
+
+def _cost_and_part(
+    counted: Sequence[Waste], total: Decimal, costs: Sequence[Row]
+) -> tuple[str, str]:
+    """Return the cost of the session in words, and the part of the total in it; each is empty if unknown."""
+    for row in costs:
+        if row["cost_usd"]:
+            cost = certain_money(row["cost_usd"], row["cost_status"]) or ""
+            is_cost_low = row["cost_status"] == "lower_bound"
+            return cost, _share(share(total, row["cost_usd"]), _is_low(counted), is_cost_low)
+    return "", ""
 
 
 def _share(percent: str, is_low: bool, is_cost_low: bool) -> str:
@@ -157,12 +194,11 @@ def without_usage(rows: Sequence[Row]) -> str:
     )
 
 
-def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
-    counted = [row for row in rows if row["attempt_id"] not in compacted]
-    if not counted:
+def _misses(rows: Sequence[Row]) -> Iterator[Waste]:
+    if not rows:
         return
     reasons: dict[str, list[Row]] = {}
-    for row in counted:
+    for row in rows:
         reasons.setdefault(str(row["reason"] or "unknown"), []).append(row)
     sums = {reason: _sum(found, "wasted_usd") for reason, found in reasons.items()}
     order = sorted(reasons, key=lambda each: (-(sums[each] or 0), each))
@@ -171,14 +207,14 @@ def _misses(rows: Sequence[Row], compacted: set[str]) -> Iterator[Waste]:
         for each in order
     ]
     listed = f": {', '.join(parts)}" if len(parts) > 1 else f" ({_reason(order[0])})"
-    usd = _sum(counted, "wasted_usd")
-    number = _count(len(counted), "cache miss", "cache misses")
+    usd = _sum(rows, "wasted_usd")
+    number = _count(len(rows), "cache miss", "cache misses")
     yield Waste(
         "misses",
         usd,
-        _amount(usd, _about(counted, "wasted_usd")),
+        _amount(usd, _about(rows, "wasted_usd")),
         f"{number}{listed}",
-        _by_attempt(counted, "wasted_usd"),
+        _by_attempt(rows, "wasted_usd"),
     )
 
 
@@ -240,13 +276,16 @@ def _failed_requests(rows: Sequence[Row]) -> Iterator[Waste]:
 
 
 def _failed_calls(turns: Sequence[Row]) -> Iterator[Waste]:
-    made = [row for row in turns if row["tool_errors"]]
+    made = [row for row in turns if row["tool_errors"] or row["denied_calls"]]
     if not made:
         return
     has_prices = all(row["cost_usd"] is not None for row in made)
     usd = _sum(made, "cost_usd") if has_prices else None
-    calls = sum(row["tool_errors"] for row in made)
-    cause = f"{_count(len(made), 'request')} with {_count(calls, 'failed tool call')}{_turns(made)}"
+    numbers = (("failed", "tool_errors"), ("denied", "denied_calls"))
+    calls = {word: total for word, name in numbers if (total := sum(row[name] for row in made))}
+    kinds = " and ".join(f"{total:,} {word}" for word, total in calls.items())
+    noun = f"tool call{'s' * (sum(calls.values()) != 1)}"
+    cause = f"{_count(len(made), 'request')} with {kinds} {noun}{_turns(made)}"
     yield Waste(
         "failed_calls", usd, _amount(usd, _mark(made)), cause, _by_attempt(made, "cost_usd")
     )
@@ -260,11 +299,12 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
     first = rows[0]
     agents = _count(first["writes"], "agent" if first["has_main"] else "sub-agent")
     cause = (
-        f"a prefix of {_count(first['tokens'], 'token')} that {agents} each wrote to the cache, "
-        f"{first['writes'] - 1:,} of them while it was still cached"
+        f"a first prompt that {agents} sent with the same model, tools, system prompt and messages: each wrote "
+        f"{_count(first['tokens'], 'token')} of it to the cache, {first['writes'] - 1:,} of them while it was still "
+        "cached"
     )
     if len(rows) > 1:
-        cause = f"{cause}, and on {_count(len(rows) - 1, 'other prefix', 'other prefixes')}"
+        cause = f"{cause}; and on {_count(len(rows) - 1, 'other prompt')} of this kind"
     parts = {
         attempt_id: extra
         for row in known
@@ -274,9 +314,7 @@ def _prefixes(rows: Sequence[Row]) -> Iterator[Waste]:
 
 
 def _reason(reason: str) -> str:
-    return {"unknown": "no known reason", "compaction": "after a compaction"}.get(
-        reason, reason.replace("_", " ")
-    )
+    return "no known reason" if reason == "unknown" else reason.replace("_", " ")
 
 
 def _turns(rows: Sequence[Row]) -> str:

@@ -1,11 +1,13 @@
 -- What did each agent of each session cost, sub-agents separately, most expensive first?
 --
+-- Agents whose amounts look the same with four decimal places are in the order of their first calls, as their numbers.
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent from the first time on and before the
 -- second, or NULL.
 WITH spent AS (
     SELECT
         session_id,
         lane,
+        min(at_ns) AS first_ns,
         count(*) AS calls,
         sum(input_tokens) AS input_tokens,
         sum(output_tokens) AS output_tokens,
@@ -36,7 +38,11 @@ WITH spent AS (
     FROM session_starts
     GROUP BY session_id
 )
-SELECT spent.session_id, named.name, spent.* EXCLUDE (session_id)
+SELECT spent.session_id, named.name, spent.* EXCLUDE (session_id, first_ns)
 FROM spent
 LEFT JOIN named ON spent.session_id = named.session_id
-ORDER BY cost_usd DESC NULLS LAST, spent.session_id, lane;
+ORDER BY
+    CASE WHEN cost_usd < 0.0001 THEN cost_usd ELSE round(cost_usd, 4) END DESC NULLS LAST,
+    spent.session_id,
+    first_ns,
+    lane;

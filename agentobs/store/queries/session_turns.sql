@@ -1,7 +1,8 @@
 -- What did each turn of a session do, how long did it take, and what did it cost?
 --
--- $session_id: the session. tool_use_count, tools_ns and tool_errors are about the tools that the client ran; tools of the
--- provider run within the response. estimated_tools_ns is their time according to the requests, if it was not recorded.
+-- $session_id: the session. tool_use_count, tools_ns, tool_errors and denied_calls are about the tools that the client
+-- runs; tools of the provider run within the response. estimated_tools_ns is their time according to the requests, if it
+-- was not recorded. tool_errors is the number of failed calls, without the denied ones.
 WITH spent AS (
     SELECT
         attempt_id,
@@ -17,7 +18,9 @@ WITH spent AS (
     GROUP BY attempt_id
 ), ran AS (
     SELECT
-        attempt_id, sum(duration_ns) AS tools_ns, max(estimated_ns) AS estimated_tools_ns, count(*) FILTER (WHERE is_error) AS tool_errors
+        attempt_id, sum(duration_ns) AS tools_ns, max(estimated_ns) AS estimated_tools_ns,
+        count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS tool_errors,
+        count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied_calls
     FROM tool_calls
     WHERE session_id = $session_id::VARCHAR AND runs_on = 'client'
     GROUP BY attempt_id
@@ -36,7 +39,8 @@ SELECT
     ran.tools_ns,
     CASE WHEN ran.tools_ns IS NULL THEN ran.estimated_tools_ns END AS estimated_tools_ns,
     coalesce(ran.tool_errors, 0) AS tool_errors,
-    spent.* EXCLUDE (attempt_id)
+    spent.* EXCLUDE (attempt_id),
+    coalesce(ran.denied_calls, 0) AS denied_calls
 FROM turns
 LEFT JOIN spent ON turns.attempt_id = spent.attempt_id
 LEFT JOIN ran ON turns.attempt_id = ran.attempt_id

@@ -38,7 +38,7 @@ WITH listed AS (
     FROM sessions
     WHERE
         (NOT is_telemetry OR coalesce($telemetry::BOOLEAN, false))
-        AND ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
+        AND ($failed::BOOLEAN IS NULL OR is_failure(status) = $failed::BOOLEAN)
         AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
         AND ($session_ids::VARCHAR[] IS NULL OR session_id IN (SELECT unnest($session_ids::VARCHAR[])))
@@ -57,6 +57,6 @@ LEFT JOIN (
     FROM failures
     WHERE
         coalesce($causes::BOOLEAN, true)
-        AND session_id IN (SELECT session_id FROM listed WHERE status IN ('failed', 'crashed', 'incomplete'))
+        AND session_id IN (SELECT session_id FROM listed WHERE is_failure(status))
 ) AS found ON listed.session_id = found.session_id
 ORDER BY started_ns DESC, listed.session_id;

@@ -6,7 +6,7 @@ SELECT
     make_timestamp_ns(started_ns)::DATE AS day,
     count(*) AS sessions,
     count(*) FILTER (WHERE status = 'completed') AS completed,
-    count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+    count(*) FILTER (WHERE is_failure(status)) AS failed,
     count(*) FILTER (WHERE status = 'interrupted') AS interrupted,
     count(*) FILTER (WHERE status = 'running') AS running
 FROM sessions

@@ -5,7 +5,8 @@
 -- was recorded. For other calls, the time is measured from the response with the call to the request with its result,
 -- so it includes other work of the client. The time excludes approval waits, even in an agent that the tool runs. Calls
 -- that never ran, such as denied calls, are counted but have no time. unseen_waits is the number of calls whose time
--- includes any wait for approval, because their client does not record these waits.
+-- includes any wait for approval, because their client does not record these waits. errors is the number of failed calls,
+-- without the denied ones.
 WITH imported AS (
     SELECT session_id FROM session_starts WHERE source <> 'recorded'
 ), calls AS (
@@ -43,7 +44,7 @@ SELECT
     name,
     count(*) AS calls,
     count(duration_ns) AS timed_calls,
-    count(*) FILTER (WHERE is_error) AS errors,
+    count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS errors,
     quantile_disc(net_ns, 0.5) AS p50_ns,
     quantile_disc(net_ns, 0.95) AS p95_ns,
     quantile_disc(net_ns, 0.99) AS p99_ns,
@@ -52,7 +53,8 @@ SELECT
     sum(approval_wait_ns) AS approval_wait_ns,
     count(net_ns) FILTER (
         WHERE runs_on = 'client' AND approval_wait_ns IS NULL AND (source = 'wire' OR session_id IN (FROM imported))
-    ) AS unseen_waits
+    ) AS unseen_waits,
+    count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied
 FROM net
 GROUP BY name
 ORDER BY p95_ns DESC NULLS LAST, name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from dashboards.app.comparison.pair_headline import StepPlaces, only_failed_in, side_of
+from agentobs.store.analysis.first_changes import failed_words, only_failed_in, side_of
 from dashboards.app.store_view import Row
 from dashboards.panels.pair_summary import row
 
@@ -18,7 +18,7 @@ def difference_rows(
     steps: Sequence[Row],
     different: Sequence[int],
     names: Mapping[str, str],
-    places: Sequence[StepPlaces],
+    failed_calls: Sequence[Set[str]],
 ) -> list[dict[str, Any]]:
     """Return the different steps as rows: first those with a step that failed in only one session, then those of
     several turns, then the others.
@@ -27,15 +27,15 @@ def difference_rows(
         steps: all steps of the comparison, lane by lane.
         different: the numbers of the different steps, from 1, in the order in which they ended.
         names: the display names of the lanes.
-        places: where the steps of both sessions are.
+        failed_calls: for each session, the IDs of the tool calls whose result is an error.
     """
     rows = []
     for run in difference_runs(steps, different):
-        failed = [number for number in run if only_failed_in(steps[number - 1], places)]
+        failed = [number for number in run if only_failed_in(steps[number - 1], failed_calls)]
         first = (failed or run)[0]
         known = {**row(steps[first - 1]), "number": first, "numbers": run, "steps": len(run)}
         known["lane_name"] = names.get(known["lane"], known["lane"])
-        known["failed"] = _failures([steps[number - 1] for number in failed], places)
+        known["failed"] = _failures([steps[number - 1] for number in failed], failed_calls)
         turns = _turns(steps, run)
         known["turns"] = turns and _turn_words(turns)
         known["tools"] = _tools(steps, run)
@@ -44,9 +44,9 @@ def difference_rows(
     return [known for _, known in sorted(rows, key=lambda each: each[0])]
 
 
-def _failures(failed: Sequence[Row], places: Sequence[StepPlaces]) -> str:
+def _failures(failed: Sequence[Row], failed_calls: Sequence[Set[str]]) -> str:
     """Return which steps of a row failed, such as `refund failed`; empty if none did."""
-    found = Counter(_failure(step, places) for step in failed)
+    found = Counter(_failure(step, failed_calls) for step in failed)
     words = [
         f"{each} {f'({count:,} times)' if count > 1 else ''}".rstrip()
         for each, count in found.items()
@@ -55,12 +55,12 @@ def _failures(failed: Sequence[Row], places: Sequence[StepPlaces]) -> str:
     return ", ".join(words[:MOST_TOOLS]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _failure(step: Row, places: Sequence[StepPlaces]) -> str:
+def _failure(step: Row, failed_calls: Sequence[Set[str]]) -> str:
     side = side_of(step)
     name = "request" if side["kind"] == "request" else str(side["name"])
-    verb = "denied" if side["kind"] == "decision" else "failed"
+    verb = failed_words(step, failed_calls)
     is_common = step["change"] in ("same", "changed")
-    return f"{name} {verb}{f' only in {only_failed_in(step, places)}' if is_common else ''}"
+    return f"{name} {verb}{f' only in {only_failed_in(step, failed_calls)}' if is_common else ''}"
 
 
 def _turn_words(turns: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""The head of a comparison: how each session ended, the first change of an outcome, and the first change of content."""
+"""The head of a comparison: how each session ended, the first changes, and which models were replaced."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.store.analysis.failed_steps import has_failed
+from agentobs.store.analysis.failed_steps import is_denied
+from agentobs.store.analysis.first_changes import model_words, step_place
 from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.store_view import Row
-from dashboards.panels.pair_summary import ending, row
-
-MOST_FIRSTS = 3
-"""The number of first differences that the head names, so that it fits a small screen. Our choice."""
-MISSING_STEP = "failed step that the other session does not have"
+from dashboards.panels.pair_summary import ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +51,6 @@ class StepPlaces:
         found = self.calls.get(str(failure["step_id"]), "")
         return found if found.partition(" ")[0] == attempt_id else None
 
-    def has_failed(self, part: Mapping[str, Any] | None) -> bool:
-        """Return whether a step exists and failed."""
-        if part is None:
-            return False
-        is_failed_call = part["kind"] == "tool_call" and part.get("id") in self.failed_calls
-        return is_failed_call or has_failed({**part, "outcome": part.get("outcome")})
-
 
 def _call_step(call: Row) -> str:
     return f"{call['attempt_id']} {call['ordinal']} {call['tool_use_id']}"
@@ -73,7 +63,7 @@ def endings(
     failures: Sequence[Row | None],
     places: Sequence[StepPlaces],
 ) -> list[dict[str, Any]]:
-    """Return how each session ended: a sentence, and the failed step in its trace, if known."""
+    """Return how each session ended: a sentence, and its last failed step in its trace, if known, with its name."""
     turns = [
         max((each[side].get("turn") or 0 for each in steps if _is_main(each.get(side))), default=0)
         for side in "ab"
@@ -97,9 +87,12 @@ def endings(
             ],
         )
         step = failure and place.failed_step(failure)
+        outcome = failure["step_outcome"] if failure else None
         if failure is None and agents:
-            step = _call_step(agents[0])
-        found.append({"words": words, "session_id": place.session_id, "step": step})
+            step = _call_step(agents[-1])
+        verb = "denied" if is_denied({"kind": "tool_call", "outcome": outcome}) else "failed"
+        link = f"Last {verb} step in {'AB'[at]}"
+        found.append({"words": words, "session_id": place.session_id, "step": step, "link": link})
     return found
 
 
@@ -107,73 +100,9 @@ def _is_main(part: Mapping[str, Any] | None) -> bool:
     return part is not None and part["lane"] == "main"
 
 
-def first_changes(
-    steps: Sequence[Row],
-    ordered: Sequence[int],
-    names: Mapping[str, str],
-    places: Sequence[StepPlaces],
-) -> list[dict[str, Any]]:
-    """Return the first differences, at most `MOST_FIRSTS`, the most important one first: the first step of both
-    sessions that failed in only one of them, the first failed step that the other session does not have (unless the
-    former fails earlier), the first difference, the first change of content, and the first extra attempt. The page
-    starts with the first of them.
-
-    Args:
-        steps: all steps of the comparison.
-        ordered: the numbers of the steps, from 1, in the order in which they ended.
-        names: the display names of the lanes.
-        places: where the steps of both sessions are.
-    """
-    extra = [each for each in ordered if _is_extra_attempt(steps[each - 1])]
-    usual = [each for each in ordered if not _is_extra_attempt(steps[each - 1])]
-    different = [each for each in usual if steps[each - 1]["change"] != "same"]
-    failed = [each for each in usual if only_failed_in(steps[each - 1], places)]
-    single = [each for each in failed if steps[each - 1]["change"] in ("added", "removed")]
-    common = [each for each in failed if steps[each - 1]["change"] in ("same", "changed")]
-    contents = [each for each in different if row(steps[each - 1])["contents"]]
-    found = [("change of outcome", each) for each in common[:1]]
-    if single[:1] == failed[:1]:  # otherwise another step fails earlier, which is named already
-        found += [(MISSING_STEP, each) for each in single[:1]]
-    known = {*(each for _, each in found), *contents[:1]}
-    found += [("difference", each) for each in different[:1] if each not in known]
-    found += [("change of content", each) for each in contents[:1]]
-    found += [("extra attempt", each) for each in extra[:1]]
-    return [
-        {"of": of, **described(number, steps[number - 1], names), "words": words}
-        for of, number in found[:MOST_FIRSTS]
-        for words in [_words(of, steps[number - 1], only_failed_in(steps[number - 1], places))]
-    ]
-
-
-def _is_extra_attempt(step: Row) -> bool:
-    """Return whether only one session has a step, and it is a failed attempt that another attempt followed."""
-    return step["change"] in ("added", "removed") and bool(side_of(step).get("retried"))
-
-
-def _words(of: str, step: Row, failed_in: str) -> str:
-    """Return what is different in a step."""
-    known = row(step)
-    if of == "change of outcome":
-        return f"failed only in {failed_in}"
-    if of == "change of content":
-        return f"different {', '.join(known['contents'])}"
-    if of == MISSING_STEP:
-        verb = "denied" if side_of(step)["kind"] == "decision" else "failed"
-        return f"{known['words']}, and {verb}"
-    if step["change"] == "changed":
-        names = [name for name, _, _ in known["differs"]]
-        return f"different {', '.join([*names, *known['contents']])}"
-    return ", ".join(filter(None, (known["words"], known["failure"])))
-
-
-def side_of(step: Row) -> Row:
-    """Return the step of B, or that of A if only A has it."""
-    found: Row = step.get("b") or step["a"]
-    return found
-
-
 def model_changes(comparison: Mapping[str, Any], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return which models of A were replaced by which models in B, each with the first request for which this is so.
+    """Return which models of A were replaced by which models in B, each with the number of the first request for which
+    this is so, and with the words about the requests, from `model_words`.
 
     Args:
         comparison: the parsed output of `agentobs diff --json`.
@@ -181,26 +110,10 @@ def model_changes(comparison: Mapping[str, Any], names: Mapping[str, str]) -> li
     """
     steps = comparison["steps"]
     return [
-        {**each, **described(each["step"], steps[each["step"] - 1], names)}
+        {
+            **each,
+            "number": each["step"],
+            "words": model_words(each["requests"], step_place(steps[each["step"] - 1], names)),
+        }
         for each in comparison.get("model_changes", ())
     ]
-
-
-def only_failed_in(step: Row, places: Sequence[StepPlaces]) -> str:
-    """Return the letter of the session in which a step failed; empty if it failed in both or in none. A failed attempt
-    that was retried counts as no failure, because its last attempt does.
-    """
-    if any((step.get(side) or {}).get("retried") for side in "ab"):
-        return ""
-    a, b = (place.has_failed(step.get(side)) for side, place in zip("ab", places, strict=True))
-    return "" if a == b else "A" if a else "B"
-
-
-def described(number: int, step: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the number of a step, and a text that names it."""
-    side, known = side_of(step), row(step)
-    kinds = {"request": "request", "tool_call": f"call {side['name']}"}
-    kind = kinds.get(side["kind"], f"permission {side['name']}")
-    turn = f" in {known['at']}" if known["at"] else ""
-    lane = "" if side["lane"] == "main" else f" of {names.get(side['lane'], side['lane'])}"
-    return {"number": number, "text": f"{kind}{turn}{lane}"}

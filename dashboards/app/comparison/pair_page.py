@@ -13,10 +13,17 @@ from starlette.routing import Route
 
 from agentobs.errors import UsageError
 from agentobs.records.display import instant
-from agentobs.records.setup_difference import setup_changes
+from agentobs.records.setup_difference import setup_changes, setup_unknown
 from agentobs.records.whole_numbers import whole_number
 from agentobs.records.words import NO_IDENTICAL_STEP
 from agentobs.runtime import process
+from agentobs.store.analysis.first_changes import (
+    FirstChange,
+    by_end,
+    first_changes,
+    starts_of,
+    step_text,
+)
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.session_lookup import find_session
 from dashboards import figures
@@ -24,11 +31,8 @@ from dashboards.app.comparison.compared_session import ComparedSession
 from dashboards.app.comparison.difference_list import difference_rows
 from dashboards.app.comparison.pair_headline import (
     StepPlaces,
-    described,
     endings,
-    first_changes,
     model_changes,
-    side_of,
 )
 from dashboards.app.comparison.pair_picker import form, shortened
 from dashboards.app.paging import page_of
@@ -86,7 +90,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         places = [StepPlaces.of(side) for side in sides]
         running = [side.rows("internal/session_summary") for side in sides]
         failures = [next(iter(side.restored("internal/failure")), None) for side in sides]
-        ordered = _by_end(sides, steps)
+        ordered = by_end(steps, [starts_of(side.restored("session_steps")) for side in sides])
         ended = endings(sides, steps, running, failures, places)
         titles = SessionTexts(view.store, view.texts).titles(ids)
         # Texts are read each time, because they may be deleted while the comparison is cached.
@@ -95,7 +99,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         )
     names = lane_names(steps)
     different = [number for number in ordered if steps[number - 1]["change"] != "same"]
-    firsts = first_changes(steps, ordered, names, places)
+    failed_calls = [each.failed_calls for each in places]
+    firsts = first_changes(steps, ordered, names, failed_calls)
     query = request.query_params
     is_only_changed = "changed" in query
     numbered: list[Row] = [
@@ -105,8 +110,8 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
     ]
     parameters = {"a": ids[0], "b": ids[1], **({"changed": "1"} if is_only_changed else {})}
     listed = page_of(numbered, query.get("page"), parameters, PAGE_SIZE)
-    selected = _selected(query.get("step"), len(steps), [each["number"] for each in firsts])
-    rows = difference_rows(steps, different, names, places)
+    selected = _selected(query.get("step"), len(steps), [each.number for each in firsts])
+    rows = difference_rows(steps, different, names, failed_calls)
     return page_response(
         request,
         "pair.html",
@@ -120,6 +125,7 @@ def _compared(request: Request, ids: tuple[str, str]) -> Response:
         firsts=firsts,
         models=model_changes(comparison, names),
         setup=setup_changes(*setups),
+        setup_unknown=setup_unknown(*setups),
         names=names,
         first_note=NO_IDENTICAL_STEP if steps and len(different) == len(steps) else "",
         notes=[*_notes(running), *not_compared(comparison)],
@@ -202,14 +208,15 @@ def _selected_step(
     ]
     return {
         **row(step),
-        **described(number, step, names),
+        "number": number,
+        "text": step_text(step, names),
         "sides": dict(zip("ab", sides, strict=True)),
     }
 
 
-def _lead(number: int | None, firsts: Sequence[Mapping[str, Any]]) -> str:
+def _lead(number: int | None, firsts: Sequence[FirstChange]) -> str:
     """Return of what the selected step is the first one, such as `change of outcome`; empty if it is not."""
-    return next((str(each["of"]) for each in firsts if each["number"] == number), "")
+    return next((each.of for each in firsts if each.number == number), "")
 
 
 def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None, int | None]:
@@ -225,35 +232,6 @@ def _neighbors(number: int | None, different: Sequence[int]) -> tuple[int | None
     before = [each for each in different if each < number]
     after = [each for each in different if each > number]
     return (before[-1] if before else None, after[0] if after else None)
-
-
-def _by_end(sides: Sequence[ComparedSession], steps: Sequence[Row]) -> list[int]:
-    """Return the numbers of the steps in the order in which they ended, so that a failure of a sub-agent precedes that
-    of the call that started it.
-
-    The steps are aligned lane by lane, so a difference in a sub-agent comes after later ones of the main agent. The
-    order within a lane is kept. Times are relative to the start of the session.
-    """
-    if len({side_of(step)["lane"] for step in steps}) < 2:
-        return list(range(1, len(steps) + 1))
-    known = []
-    for side in sides:
-        rows = side.restored("session_steps")
-        times = {
-            (each["kind"], each["id"]): each["started_ns"] for each in rows if each["started_ns"]
-        }
-        start = min(times.values(), default=0)
-        known.append({key: at - start for key, at in times.items()})
-
-    latest: dict[str, int] = {}
-    ends = []
-    for number, step in enumerate(steps, start=1):
-        part = side_of(step)
-        at = known["b" in step].get((part["kind"], part.get("id")), 0)
-        end = max(at + (part.get("duration_ns") or 0), latest.get(part["lane"], 0))
-        latest[part["lane"]] = end
-        ends.append((end, number))
-    return [number for _, number in sorted(ends)]
 
 
 def _notes(summaries: Sequence[Sequence[Row]]) -> list[str]:

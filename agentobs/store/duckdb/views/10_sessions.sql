@@ -1,15 +1,17 @@
 -- Sessions and their steps, joined from the recorded facts.
 
+-- Whether a status is that of a session that failed, crashed, or has no recorded end.
+CREATE OR REPLACE MACRO is_failure(status) AS status IN ('failed', 'crashed', 'incomplete');
 -- How much a session needs attention: 1 if failure signatures were found, 0 if not. If it failed, a larger number that
 -- grows with the day of its start. The money that sessions of equal numbers lost decides next; if it is unknown, a failed
 -- session comes first, and any other session last.
 CREATE OR REPLACE MACRO attention(status, signatures, started_ns) AS CASE
-    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 + started_ns // 86400000000000
+    WHEN is_failure(status) THEN 2 + started_ns // 86400000000000
     WHEN signatures > 0 THEN 1
     ELSE 0
 END;
 CREATE OR REPLACE MACRO attention_money(status, cost_usd) AS
-    CASE WHEN status IN ('failed', 'crashed', 'incomplete') THEN coalesce(cost_usd, 1e20::DECIMAL(38, 12)) ELSE cost_usd END;
+    CASE WHEN is_failure(status) THEN coalesce(cost_usd, 1e20::DECIMAL(38, 12)) ELSE cost_usd END;
 
 CREATE OR REPLACE VIEW turns AS
 WITH complete AS (

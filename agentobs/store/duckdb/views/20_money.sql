@@ -530,6 +530,7 @@ WITH last AS (
         last.session_id,
         attempts.lane,
         last.attempt_id,
+        attempts.turn,
         unnest(last.counts),
         coalesce(prefixes.compared_attempt_id, attempts.continues_attempt_id) AS previous_attempt_id,
         prefixes.changed,
@@ -566,7 +567,9 @@ SELECT
     now.changed,
     now.changed_message,
     now.miss_reason,
-    now.missed_tokens
+    now.missed_tokens,
+    now.turn,
+    before.turn AS previous_turn
 FROM known AS now
 LEFT JOIN known AS before
     ON now.session_id = before.session_id AND now.previous_attempt_id = before.attempt_id;
@@ -594,6 +597,8 @@ COMMENT ON COLUMN cached_calls.changed IS 'The first zone that changed, as in pr
 COMMENT ON COLUMN cached_calls.changed_message IS 'The number of the message that changed, from 1; NULL unless `changed` is `messages`.';
 COMMENT ON COLUMN cached_calls.miss_reason IS 'The reason for the cache miss, as reported by the provider, or NULL.';
 COMMENT ON COLUMN cached_calls.missed_tokens IS 'The estimated number of missed tokens, as reported by the provider; NULL if it does not report them. [tokens]';
+COMMENT ON COLUMN cached_calls.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN cached_calls.previous_turn IS 'The turn of the previous attempt in its lane; NULL without a previous attempt, or if unknown.';
 
 CREATE OR REPLACE VIEW zone_changes AS
 SELECT
@@ -631,7 +636,7 @@ COMMENT ON COLUMN zone_changes.turn IS 'The turn of the attempt in its lane, or 
 COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier attempt, or NULL.';
 COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, separated by commas: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL if no zone changed.';
 
-CREATE OR REPLACE VIEW cache_misses AS
+CREATE OR REPLACE VIEW repaid_calls AS
 WITH missed AS (
     SELECT
         * EXCLUDE (missed_tokens),
@@ -685,72 +690,78 @@ SELECT
         WHEN gap_ns > lifetime_ns THEN 'gap'
     END AS reason_source,
     zones_changed,
-    attempts.turn,
-    compared.turn AS compared_turn,
+    split.turn,
+    split.previous_turn AS compared_turn,
     previous_attempt_id AS compared_attempt_id
 FROM split
-LEFT JOIN attempts ON split.session_id = attempts.session_id AND split.attempt_id = attempts.attempt_id
-LEFT JOIN attempts AS compared
-    ON split.session_id = compared.session_id AND split.previous_attempt_id = compared.attempt_id
 LEFT JOIN zone_changes
     ON split.session_id = zone_changes.session_id
     AND split.attempt_id = zone_changes.attempt_id
     AND split.previous_attempt_id = zone_changes.compared_attempt_id;
-COMMENT ON VIEW cache_misses IS 'Calls in which tokens were paid for again although they were in the cache after the previous call, with the reason.';
-COMMENT ON COLUMN cache_misses.session_id IS 'The ID of the session.';
-COMMENT ON COLUMN cache_misses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
-COMMENT ON COLUMN cache_misses.attempt_id IS 'The ID of the attempt.';
-COMMENT ON COLUMN cache_misses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
-COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
-COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
-COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
-COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `compaction`: the client shortened the conversation before the call, and no change of the request is known; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
-COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
-COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
-COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
-COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
-COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
-COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `event`: from the event of a compaction; `gap`: from the time between the calls; NULL if the reason is unknown.';
+COMMENT ON VIEW repaid_calls IS 'Calls in which tokens were paid for again although they were in the cache after the previous call: the cache misses, and the first requests after compactions. cache_misses and cache_losses separate them.';
+COMMENT ON COLUMN repaid_calls.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN repaid_calls.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN repaid_calls.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN repaid_calls.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN repaid_calls.model IS 'The billed model.';
+COMMENT ON COLUMN repaid_calls.gap_ns IS 'Time between the previous call and this call. [ns]';
+COMMENT ON COLUMN repaid_calls.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
+COMMENT ON COLUMN repaid_calls.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN repaid_calls.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `compaction`: the client shortened the conversation before the call, and no change of the request is known; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
+COMMENT ON COLUMN repaid_calls.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN repaid_calls.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `event`: from the event of a compaction; `gap`: from the time between the calls; NULL if the reason is unknown.';
+COMMENT ON COLUMN repaid_calls.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN repaid_calls.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN repaid_calls.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
+COMMENT ON COLUMN repaid_calls.compared_attempt_id IS 'The attempt of that earlier request.';
 
-CREATE OR REPLACE VIEW cache_losses AS
-WITH requests AS (
-    SELECT session_id, lane, turn, attempt_id, started_ns
-    FROM attempts
-    SEMI JOIN usage USING (session_id, attempt_id)
-    WHERE makes_turns AND coalesce(query_source IN ('main', 'sub_agent'), true)
-), compacted AS (
+CREATE OR REPLACE VIEW compacted_requests AS
+SELECT session_id, request.lane, request.turn, request.attempt_id, request.started_ns
+FROM (
     SELECT DISTINCT
-        requests.session_id,
+        attempts.session_id,
         arg_min(
-            {'lane': requests.lane, 'turn': requests.turn, 'attempt_id': attempt_id, 'started_ns': started_ns},
+            {'lane': attempts.lane, 'turn': attempts.turn, 'attempt_id': attempt_id, 'started_ns': started_ns},
             (started_ns, attempt_id)
         ) AS request
-    FROM requests
-    JOIN events ON requests.session_id = events.session_id AND requests.lane = events.lane
-    WHERE events.kind = 'compaction' AND started_ns >= events.at_ns
-    GROUP BY requests.session_id, requests.lane, events.at_ns
-), found AS (
-    SELECT session_id, lane, turn, attempt_id, at_ns, reason, reason_source, missed_tokens, wasted_usd, true AS is_miss
-    FROM cache_misses
-    UNION ALL
+    FROM attempts
+    -- Not a semi join: DuckDB would read the rows of all sessions for a query about one session.
+    JOIN usage USING (session_id, attempt_id)
+    JOIN events ON attempts.session_id = events.session_id AND attempts.lane = events.lane
+    WHERE
+        attempts.makes_turns AND coalesce(attempts.query_source IN ('main', 'sub_agent'), true)
+        AND events.kind = 'compaction' AND attempts.started_ns >= events.at_ns
+    GROUP BY attempts.session_id, attempts.lane, events.at_ns
+);
+COMMENT ON VIEW compacted_requests IS 'The first request of a lane after one or more compactions.';
+COMMENT ON COLUMN compacted_requests.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN compacted_requests.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN compacted_requests.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN compacted_requests.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN compacted_requests.started_ns IS 'When the request was sent. [ns since 1970 UTC]';
+
+CREATE OR REPLACE VIEW cache_losses AS
+WITH found AS (
+    SELECT *, true AS is_miss FROM repaid_calls
+    UNION ALL BY NAME
     SELECT
         compacted.session_id,
-        request.lane,
-        request.turn,
-        request.attempt_id,
-        request.started_ns,
-        'compaction',
-        'event',
-        try_cast(sum(cache_write_tokens) AS BIGINT),
+        compacted.attempt_id,
+        any_value(compacted.lane) AS lane,
+        any_value(compacted.turn) AS turn,
+        any_value(compacted.started_ns) AS at_ns,
+        any_value(costs.model) AS model,
+        'compaction' AS reason,
+        'event' AS reason_source,
+        try_cast(sum(cache_write_tokens) AS BIGINT) AS missed_tokens,
         CASE WHEN count(cost_usd) = count(*) THEN sum(
             cache_write_5m_usd + cache_write_1h_usd
             - (cache_write_5m_tokens + cache_write_1h_tokens) * cache_read_usd_each
-        )::DECIMAL(38, 12) END,
-        false
-    FROM compacted
-    JOIN costs ON compacted.session_id = costs.session_id AND request.attempt_id = costs.attempt_id
-    GROUP BY compacted.session_id, request
+        )::DECIMAL(38, 12) END AS wasted_usd,
+        false AS is_miss
+    FROM compacted_requests AS compacted
+    JOIN costs ON compacted.session_id = costs.session_id AND compacted.attempt_id = costs.attempt_id
+    GROUP BY compacted.session_id, compacted.attempt_id
 )
 SELECT
     session_id,
@@ -758,13 +769,19 @@ SELECT
     any_value(turn) AS turn,
     attempt_id,
     min(at_ns) AS at_ns,
-    -- A first request after a compaction counts as such, with the tokens and the cost of its cache miss if it is one.
+    -- A first request after a compaction counts as such, with the tokens and the cost that it paid again if it did.
     CASE WHEN bool_and(is_miss) THEN any_value(reason) ELSE 'compaction' END AS reason,
     CASE WHEN bool_and(is_miss) THEN any_value(reason_source) ELSE 'event' END AS reason_source,
     coalesce(any_value(missed_tokens) FILTER (WHERE is_miss), any_value(missed_tokens)) AS missed_tokens,
     CASE
         WHEN bool_or(is_miss) THEN any_value(wasted_usd) FILTER (WHERE is_miss) ELSE any_value(wasted_usd)
-    END AS wasted_usd
+    END AS wasted_usd,
+    any_value(model) AS model,
+    any_value(gap_ns) AS gap_ns,
+    any_value(changed_message) AS changed_message,
+    any_value(zones_changed) AS zones_changed,
+    any_value(compared_turn) AS compared_turn,
+    any_value(compared_attempt_id) AS compared_attempt_id
 FROM found
 GROUP BY session_id, attempt_id;
 COMMENT ON VIEW cache_losses IS 'Calls that paid more because their prompts were not read from the cache: each cache miss, and each first request of a lane after a compaction. Each call has one row, and the first request after a compaction counts only as such.';
@@ -774,9 +791,39 @@ COMMENT ON COLUMN cache_losses.turn IS 'The turn of the request in its lane; NUL
 COMMENT ON COLUMN cache_losses.attempt_id IS 'The ID of the attempt.';
 COMMENT ON COLUMN cache_losses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN cache_losses.reason IS '`compaction` for the first request after a compaction; else the reason of the cache miss, as in cache_misses.';
-COMMENT ON COLUMN cache_losses.reason_source IS 'How the reason was determined, as in cache_misses.';
-COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without a cache miss, all tokens that the call wrote to the cache, which may be none. [tokens]';
+COMMENT ON COLUMN cache_losses.reason_source IS '`event` for the first request after a compaction; else how the reason was determined, as in cache_misses.';
+COMMENT ON COLUMN cache_losses.missed_tokens IS 'Tokens that were paid for again, as in cache_misses; after a compaction without such tokens, all tokens that the call wrote to the cache, which may be none. [tokens]';
 COMMENT ON COLUMN cache_losses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_losses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_losses.gap_ns IS 'Time between the previous call and this call; NULL after a compaction without tokens that were paid for again. [ns]';
+COMMENT ON COLUMN cache_losses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_losses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cache_losses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
+COMMENT ON COLUMN cache_losses.compared_attempt_id IS 'The attempt of that earlier request; NULL if unknown.';
+
+CREATE OR REPLACE VIEW cache_misses AS
+SELECT repaid.*
+FROM repaid_calls AS repaid
+-- Not an anti join: DuckDB would read the rows of all sessions for a query about one session.
+LEFT JOIN compacted_requests AS compacted
+    ON repaid.session_id = compacted.session_id AND repaid.attempt_id = compacted.attempt_id
+WHERE compacted.attempt_id IS NULL AND repaid.reason <> 'compaction';
+COMMENT ON VIEW cache_misses IS 'Calls in which tokens were paid for again although they were in the cache after the previous call, with the reason. The first request after a compaction is not a cache miss, because the cache cannot contain the shortened conversation; cache_losses has it.';
+COMMENT ON COLUMN cache_misses.session_id IS 'The ID of the session.';
+COMMENT ON COLUMN cache_misses.lane IS 'The lane of the agent: `main`, or the lane of a sub-agent.';
+COMMENT ON COLUMN cache_misses.attempt_id IS 'The ID of the attempt.';
+COMMENT ON COLUMN cache_misses.at_ns IS 'When the call was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN cache_misses.model IS 'The billed model.';
+COMMENT ON COLUMN cache_misses.gap_ns IS 'Time between the previous call and this call. [ns]';
+COMMENT ON COLUMN cache_misses.missed_tokens IS 'Tokens that were paid for again: as reported by the provider, otherwise the tokens in the cache minus the tokens that were read; never more than the call wrote or sent as uncached input. [tokens]';
+COMMENT ON COLUMN cache_misses.wasted_usd IS 'The estimated extra cost, compared with reading these tokens from the cache; NULL without a price. [USD]';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`, `betas_changed` or `system_dynamic_changed`: that zone changed; `expired`: the call was sent after the lifetime of the cache; `unknown`: no change of the request is known, and the cache had not expired; or another reason that the provider reports.';
+COMMENT ON COLUMN cache_misses.changed_message IS 'The number of the first message that changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL if no zone changed, or if unknown.';
+COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL if unknown.';
+COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request with which it is compared; NULL if unknown.';
+COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
+COMMENT ON COLUMN cache_misses.reason_source IS 'How the reason was determined: `provider`: from the diagnostics of the provider; `request`: from the first zone of the request that changed; `gap`: from the time between the calls; NULL if the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (

@@ -89,7 +89,7 @@ FROM (
     UNION SELECT session_id, error_class FROM session_ends WHERE outcome = 'failed'
 )
 WHERE error_class IS NOT NULL;
-COMMENT ON VIEW error_classes IS 'The classes of the errors of each session, as in errors. A query of this view is faster, because it does not find the steps.';
+COMMENT ON VIEW error_classes IS 'The classes of the errors of each session, as in `errors`. A query of this view is faster, because it does not find the steps.';
 COMMENT ON COLUMN error_classes.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN error_classes.error_class IS 'The class of one or more of its errors.';
 
@@ -119,7 +119,7 @@ WITH ended AS (
         ended.error['line'] AS error_line
     FROM sessions
     LEFT JOIN ended ON sessions.session_id = ended.session_id
-    WHERE sessions.status IN ('failed', 'crashed', 'incomplete')
+    WHERE is_failure(sessions.status)
 ), responded AS (
     SELECT session_id, max(started_ns) AS at_ns FROM turns GROUP BY session_id
 ), steps AS (
@@ -215,7 +215,7 @@ SELECT
         -- The error of the step says more, so it comes first.
         CASE
             WHEN cause = 'declared' AND starts_with(reason, 'exit:') THEN 'exit code ' || substr(reason, 6)
-            WHEN cause = 'declared' THEN 'declared: ' || reason
+            WHEN cause = 'declared' THEN 'declared by the agent: ' || reason
         END
     ) AS summary
 FROM described;

@@ -10,7 +10,7 @@ LEFT JOIN (
 ) AS costs ON sessions.session_id = costs.session_id
 WHERE
     NOT is_telemetry
-    AND sessions.status IN ('failed', 'crashed', 'incomplete')
+    AND is_failure(sessions.status)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
 ORDER BY started_ns DESC, sessions.session_id

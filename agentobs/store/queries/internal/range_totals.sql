@@ -3,7 +3,7 @@
 -- $since_ns, $until_ns: only sessions that started from the first time on and before the second, or NULL.
 SELECT
     count(*) AS sessions,
-    count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+    count(*) FILTER (WHERE is_failure(status)) AS failed,
     count(*) FILTER (WHERE status = 'running') AS running
 FROM sessions
 WHERE

@@ -43,7 +43,8 @@ SELECT
     NULL::BIGINT AS tools_ns,
     NULL::BIGINT AS estimated_tools_ns,
     0 AS tool_errors,
-    spent.* EXCLUDE (attempt_id)
+    spent.* EXCLUDE (attempt_id),
+    0 AS denied_calls
 FROM last_tried
 LEFT JOIN spent ON last_tried.attempt_id = spent.attempt_id
 ORDER BY last_tried.started_ns, last_tried.lane, last_tried.turn;

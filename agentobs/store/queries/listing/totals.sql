@@ -22,10 +22,10 @@ SELECT
     END AS cost_status,
     coalesce(sum(lower_bound_calls), 0)::BIGINT AS lower_bound_calls,
     coalesce(sum(estimated_calls), 0)::BIGINT AS estimated_calls,
-    count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+    count(*) FILTER (WHERE is_failure(status)) AS failed,
     count(*) FILTER (WHERE status = 'crashed') AS crashed,
     count(*) FILTER (WHERE status = 'incomplete') AS incomplete,
-    arg_max(session_id, started_ns) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS newest_failed,
+    arg_max(session_id, started_ns) FILTER (WHERE is_failure(status)) AS newest_failed,
     count(*) FILTER (WHERE status = 'running') AS running
 FROM app.listing
 WHERE

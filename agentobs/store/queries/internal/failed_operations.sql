@@ -1,10 +1,10 @@
--- How many operations of a session failed besides its tool calls and its requests?
+-- How many operations of a session failed or were denied?
 --
--- $session_id: the session. These are spans, interactions, observed commands and MCP calls. The spans include those of
--- failed tool calls and requests.
+-- $session_id: the session. These are its errors, which include denied tool calls, and spans, observed commands and MCP
+-- calls that failed. A failed request may be counted as an error and as a span: only the difference to 0 matters.
 SELECT
     (SELECT count(*) FROM spans WHERE session_id = $session_id::VARCHAR AND status = 'error')
-    + (SELECT count(*) FROM interaction_ends WHERE session_id = $session_id::VARCHAR AND is_error)
+    + (SELECT count(*) FROM errors WHERE session_id = $session_id::VARCHAR)
     + (
         SELECT count(*)
         FROM commands

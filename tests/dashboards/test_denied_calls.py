@@ -1,0 +1,130 @@
+"""A denied call is counted as denied and a failed call as failed, with the same numbers everywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from agentobs.recording.journal.home import Home
+from tests.browser.store_builders import recording
+from tests.browser.synthetic_sessions import SyntheticSession, text
+from tests.cli.test_commands import Shell
+from tests.dashboards.live_app import Client, query_rows, serving
+from tests.store.recordings import SECOND, T0, a_home
+
+pytestmark = pytest.mark.slow
+
+
+class Denials(NamedTuple):
+    """A session with three denied and one failed call, and one with a denied call."""
+
+    home: Home
+    client: Client
+    many: str
+    one: str
+
+
+def _session(run: SyntheticSession, denied: int, failed: int) -> str:
+    with run.interaction("Refund the orders."):
+        for number in range(denied + failed):
+            call = {
+                "type": "tool_use",
+                "id": run.call_id(),
+                "name": "refund",
+                "input": {"order": number},
+            }
+            run.turn(call)
+            is_denied = number < denied
+            answer = "No." if is_denied else "TimeoutError: the shop did not answer"
+            run.results(
+                run.run_call(call, answer, is_error=not is_denied, waited=1, denied=is_denied)
+            )
+        run.turn(text("Some were not possible."))
+    return run.end()
+
+
+@pytest.fixture(scope="module")
+def denials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Denials]:
+    home = a_home(tmp_path_factory.mktemp("denials"))
+    with recording(home) as emit:
+        many = _session(SyntheticSession(emit, "refunds", T0), 3, 1)
+        one = _session(SyntheticSession(emit, "refunds", T0 + 900 * SECOND, seed=2), 1, 0)
+    with serving(home) as client:
+        yield Denials(home, client, many, one)
+
+
+def test_the_terminal_separates_denied_from_failed_calls(
+    denials: Denials, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The summary, the totals, the turns, the list, the tools and the comparison have the same numbers."""
+    shell = Shell(denials.home.path, capsys)
+    shown = shell("show", denials.many).out
+    assert shown.startswith("completed, but 1 tool call failed, and 3 tool calls were denied:\n")
+    assert "  3 × call refund: denied (turns 1 to 3)\n" in shown
+    assert ", 4 tool calls (1 failed, 3 denied)\n" in shown
+    assert " with 1 failed and 3 denied tool calls (turns 1, 2, 3 and 1 more)" in shown
+    turn = shell("show", denials.many, "--turn", "2").out
+    assert "1 request, 1 tool call (1 denied)\n" in turn
+    only = shell("show", denials.one).out
+    assert only.startswith("completed, but 1 tool call was denied:\n")
+    assert "1 tool call (1 denied)\n" in only
+    causes = re.findall(r"completed +([13] call.*?)  ", shell("sessions").out)
+    assert causes == [
+        "1 call of refund was denied",
+        "1 call of refund failed; 3 calls of refund were denied",
+    ]
+    [tool] = csv.DictReader(io.StringIO(shell("tools", denials.many, "--csv").out))
+    assert (tool["calls"], tool["errors"], tool["denied"]) == ("4", "1", "3")
+    compared = shell("diff", denials.many, denials.one).out
+    assert re.search(r"^failed tool calls +1 +0 +-1 *$", compared, re.MULTILINE)
+    assert re.search(r"^denied tool calls +3 +1 +-2 *$", compared, re.MULTILINE)
+
+
+def test_the_pages_separate_denied_from_failed_calls(denials: Denials) -> None:
+    """The banner, the tile, the tree, the list, the export and the comparison have the numbers of the terminal."""
+    page = denials.client.get(f"/sessions/{denials.many}")
+    assert (
+        "Completed, but refund was denied in 3 of 4 calls and failed in 1 of 4 calls" in page.words
+    )
+    assert "refund was denied 3 times" in page.words
+    assert "Tool calls 4 1 failed, 3 denied" in page.words
+    assert "failed or denied only" in page.words
+    assert page.html.count('<span class="hidden">denied</span>') == 3
+    assert page.html.count('<span class="hidden">failed</span>') == 1
+    assert re.findall(r'class="fails">([^<]*)<', page.html)[0] == "1 failed, 3 denied"
+    overview = denials.client.get(f"/sessions/{denials.many}?tab=overview").words
+    assert "1 of 4 calls failed (25.0%). 3 were denied." in overview
+    only = denials.client.get(f"/sessions/{denials.one}").words
+    assert "Completed, but refund was denied once" in only
+    assert "Go to the denied tool call" in only
+    listed = denials.client.get("/").words
+    assert "1 call of refund was denied" in listed
+    assert "1 call of refund failed; 3 calls of refund were denied" in listed
+    exported = csv.DictReader(io.StringIO(denials.client.get("/sessions.csv").body.decode()))
+    assert {(row["session_id"], row["failed_calls"], row["denied_calls"]) for row in exported} == {
+        (denials.many, "1", "3"),
+        (denials.one, "0", "1"),
+    }
+    compared = denials.client.get(f"/compare?a={denials.many}&b={denials.one}").words
+    assert "Failed tool calls 1 0 1 fewer in B (100%)" in compared
+    assert "Denied tool calls 3 1 2 fewer in B (67%)" in compared
+
+
+def test_the_store_counts_denied_calls_as_errors(denials: Denials) -> None:
+    """In the view `errors`, a denied call is an error with its outcome, because the model gets it as an error."""
+    rows = query_rows(
+        denials.home, "SELECT outcome, count(*) AS n FROM errors GROUP BY ALL ORDER BY ALL"
+    )
+    assert rows == [("denied", 4), ("failed", 1)]
+
+
+def test_equal_texts_of_errors_are_stated_without_the_text(denials: Denials) -> None:
+    """If the recorded results are equal, the page states this before the text is shown."""
+    page = denials.client.get(f"/sessions/{denials.many}")
+    assert "3 times the same result:" in page.words
+    assert "No." not in page.words
