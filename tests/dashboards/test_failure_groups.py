@@ -254,6 +254,7 @@ def test_a_retry_repairs_a_request() -> None:
 def test_a_denied_call_did_not_fail() -> None:
     """A call whose permission was denied is in a separate group, whose text is that it was denied."""
     shown, made = call(1, "send", 1, failed=False)
+    made = made | {"outcome": "denied"}
     denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
     tree = trace_tree([shown | {"state": "stopped"}], [made, denied])
     found = session_failures(tree, (), ())
@@ -261,6 +262,19 @@ def test_a_denied_call_did_not_fail() -> None:
     assert [each.text for each in found.groups] == ["send was denied once"]
     assert found.headline == "send was denied once"
     assert found.repeats_headline
+    executed = trace_tree([shown], [made | {"outcome": "executed"}, denied])
+    assert session_failures(executed, (), ()) is None
+
+
+def test_a_tool_that_failed_and_was_denied_is_one_tool() -> None:
+    """The headline names each tool once, with how often it failed and was denied, and counts the other tools."""
+    pairs = [call(number, name, number) for number, name in enumerate("aabc", 1)]
+    shown, made = call(5, "a", 5, failed=False)
+    found = failures([*pairs, (shown, made | {"outcome": "denied"})])
+    often = "a failed in 2 of 3 calls and was denied in 1 of 3 calls"
+    assert found.headline == f"{often}, b failed once and c once"
+    more = failures([*pairs, (shown, made | {"outcome": "denied"}), call(6, "d", 6)])
+    assert more.headline == f"{often}, b failed once, c once and 1 other tool"
 
 
 def test_few_groups_are_listed() -> None:
