@@ -14,6 +14,7 @@ import pytest
 from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.store.backend import open_store
+from dashboards.app import session_page
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
 from tests.cli.test_commands import Shell
@@ -195,6 +196,47 @@ def test_a_denied_call_counts_without_an_error_mark(
         assert (found["errors"], found["denied"]) == (1, 2)
     [turn] = _rows_of(home, "session_turns", id)
     assert (turn["tool_errors"], turn["denied_calls"]) == (1, 2)
+
+
+def test_equal_texts_are_compared_on_the_trace_only(
+    denials: Denials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content is read within the limit for such threads, each time that the trace is shown, and for no other tab."""
+    answers = [True, False]
+    slots = Slots()
+
+    def compare(*_: Any) -> bool:
+        assert slots.is_taken
+        return answers.pop(0)
+
+    monkeypatch.setattr(session_page, "have_equal_errors", compare)
+    monkeypatch.setattr(session_page, "CONTENT_SLOTS", slots)
+    path = f"/sessions/{denials.many}"
+    assert "3 times the same result:" in denials.client.get(path).words
+    for tab in ("overview", "cost"):
+        assert denials.client.get(f"{path}?tab={tab}").status == 200
+    assert len(answers) == 1
+    assert "All 3 were denied. Result of the first:" in denials.client.get(path).words
+
+
+class Slots:
+    """A limit for threads that states whether a thread is in it."""
+
+    is_taken = False
+
+    def __enter__(self) -> None:
+        self.is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_taken = False
+
+
+def test_a_denied_group_offers_its_result(denials: Denials) -> None:
+    """The button below the line about denied calls names their result; that of failed calls names the error."""
+    banner = denials.client.get(f"/sessions/{denials.many}").html.partition('id="failure"')[2]
+    banner = banner.partition("</section>")[0]
+    assert "Show the result" in banner
+    assert "Show the error text" not in banner
 
 
 def test_the_store_counts_denied_calls_as_errors(denials: Denials) -> None:
