@@ -64,8 +64,8 @@ def first_changes(
     failed_calls: Sequence[Set[str]],
 ) -> list[FirstChange]:
     """Return the first differences, at most `MOST_FIRSTS`, the most important one first: the first step of both
-    sessions that failed in only one of them, the first failed step that the other session does not have (unless the
-    former fails earlier), the first difference, the first change of content, and the first extra attempt.
+    sessions that failed in only one of them, the first failed step that only one session has (unless the former
+    fails earlier), the first difference, the first change of content, and the first extra attempt.
 
     Args:
         steps: all steps of the comparison.
