@@ -347,7 +347,7 @@ def _failures_in_words(failed: Sequence[Node], errors: Sequence[Mapping[str, Any
         elif error := known.get((step["lane"], step["turn"], step["id"])):
             counted.append(error)
         else:
-            # It is no error: the tree marks it for another reason.
+            # It is not an error: the tree marks it for another reason.
             others[f"other {noun}"] += 1
     own = counted_failures(group_failed_steps(counted, ()))
     if not others:
