@@ -106,20 +106,24 @@ class Content:
         return self._vaults[segment_id]
 
 
-def have_equal_errors(home: Home, rows: Sequence[Row], calls: Collection[tuple[str, int]]) -> bool:
-    """Return whether the recorded results of failed calls are known to be equal. The texts themselves are not returned.
+def have_equal_errors(
+    home: Home, rows: Sequence[Row], calls: Collection[tuple[str, int, str]]
+) -> bool:
+    """Return whether the recorded results of calls that failed or were denied are known to be equal. The texts
+    themselves are not returned.
 
     Args:
         home: the home.
         rows: the rows of `internal/recorded_errors` of the session.
-        calls: the attempt and the place in its response of each call.
+        calls: of each call that the client ran, the attempt, the place in its response, and the ID.
     """
-    known = {(row["attempt_id"], row["ordinal"]): row for row in rows}
+    known = {(row["attempt_id"], row["ordinal"], row["tool_use_id"]): row for row in rows}
     found = [known[each] for each in calls if each in known]
     sizes = {row["result_bytes"] for row in found}
     if len(found) != len(calls) or len(sizes) != 1 or len(found) > MOST_COMPARED:
         return False
-    if sum(row["result_bytes"] for row in found) > MOST_COMPARED_BYTES:
+    [size] = sizes
+    if size is None or size * len(found) > MOST_COMPARED_BYTES:
         return False
     content = Content(home)
     first = None

@@ -38,7 +38,7 @@ from agentobs.store.analysis.waste import NOTHING, session_waste, waste_total, w
 from dashboards.app.causes_page import file_values, why_values
 from dashboards.app.commands.command_pages import command_values, diverged_steps, refused
 from dashboards.app.comparison.pair_page import previous_session
-from dashboards.app.content_reader import have_equal_errors
+from dashboards.app.content_reader import CONTENT_SLOTS, have_equal_errors
 from dashboards.app.opened_session import OpenedSession, open_session
 from dashboards.app.paging import page_of
 from dashboards.app.site import first_of, page_response, session_named, site_of
@@ -138,7 +138,7 @@ def session(request: Request) -> Response:
             else opened.tree.node(opened.tree.failing).step_id,
             last_failed=_last_failed(opened),
             earlier=earlier_failures(view, opened.tree, opened.agents),
-            **_failure_values(opened),
+            **_failure_values(opened, is_compared=tab == TRACE and kept["content"] != "off"),
             nothing_failed=_nothing_failed(opened, kept),
             failure_words=reason.words if reason else "",
             failure_note=reason.note if reason else "",
@@ -366,9 +366,13 @@ def _tabs(opened: OpenedSession, shown_tab: str) -> dict[str, str]:
     return {name: title for name, (title, _) in TABS.items() if name not in empty}
 
 
-def _failure_values(opened: OpenedSession) -> dict[str, Any]:
+def _failure_values(opened: OpenedSession, *, is_compared: bool) -> dict[str, Any]:
     """Return the failures of a session that completed, the first step of each listed group, and of these the one whose
-    error has a text, with the number of failures in its group.
+    error has a text, with the heading of the text.
+
+    Args:
+        opened: the session.
+        is_compared: whether to compare this text with those of the other errors of its group.
     """
     failures, inner = completed_failures(opened), inner_failures(opened)
     listed = failures.listed if failures else ()
@@ -377,20 +381,17 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
     # The result of a sub-agent only repeats how it ended.
     errors = [node for node in with_text if node.kind != "agent"]
     error_step = next(iter([*errors, *with_text]), None)
-    heading = next(
-        (
-            each.first_error_heading(have_equal_texts=_have_equal_texts(opened, each))
-            for each in listed
-            if error_step and each.numbers[0] == error_step.number
-        ),
-        "",
-    )
+    group, heading = None if error_step is None else listed[steps.index(error_step)], ""
+    if group is not None:
+        are_equal = is_compared and _have_equal_texts(opened, group)
+        heading = group.first_error_heading(have_equal_texts=are_equal)
     every = [opened.tree.node(number) for number in opened.tree.failed]
     return {
         "completed_failures": failures,
         "failure_steps": [node.step_id for node in steps],
         "error_step": error_step,
         "first_error_heading": heading,
+        "is_result_shown": group is not None and group.is_denied,
         "all_failed": sum(node.kind != "group" for node in every),
         "inner_failures": [
             (each, opened.tree.node(each.numbers[0]).step_id) for each in inner.listed
@@ -401,26 +402,35 @@ def _failure_values(opened: OpenedSession) -> dict[str, Any]:
 
 
 def _have_equal_texts(opened: OpenedSession, group: FailureGroup) -> bool:
-    """Return whether the texts of the errors of a group are known to be equal."""
-    steps = [opened.tree.node(number).step for number in group.numbers]
-    calls = {(str(step["attempt_id"]), int(step["ordinal"])) for step in steps if step is not None}
-    if len(calls) < 2 or len(calls) < len(steps) or group.kind == "request":
+    """Return whether the recorded texts of the errors of a group are known to be equal.
+
+    They are read each time, because content may be deleted while the session is cached.
+    """
+    if group.kind != "tool" or len(group.numbers) < 2:
         return False
-
-    def compute() -> bool:
-        name = "internal/recorded_errors"
-        rows = rows_of(opened.view.store, name, session_id=opened.session_id)
+    steps = [opened.tree.node(number).step for number in group.numbers]
+    calls = {
+        (step["attempt_id"], step["ordinal"], step["id"])
+        for step in steps
+        if step is not None and step["runs_on"] == "client"
+    }
+    if len(calls) < len(steps):
+        return False
+    rows = opened.stored_rows("internal/recorded_errors")
+    with CONTENT_SLOTS:
         return have_equal_errors(site_of(opened.request).home, rows, calls)
-
-    return opened.cache.get(f"equal errors of {group.numbers[0]}", compute)
 
 
 def _nothing_failed(opened: OpenedSession, kept: Mapping[str, Any]) -> str:
     """Return in words that nothing failed in a session; empty if something failed, or if it did not complete."""
-    rows = opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id))
-    operations = opened.cached_rows("internal/failed_operations")
-    is_imported = kept["source"] not in (None, "recorded")
-    return nothing_failed(str(opened.about["status"]), rows, operations, is_imported=is_imported)
+    if opened.tree.failed:
+        return ""
+    return nothing_failed(
+        str(opened.about["status"]),
+        opened.cache.get("steps", lambda: steps_of(opened.view.store, opened.session_id)),
+        lambda: opened.stored_rows("internal/failed_operations"),
+        is_imported=kept["source"] not in (None, "recorded"),
+    )
 
 
 def completed_failures(opened: OpenedSession) -> SessionFailures | None:

@@ -14,6 +14,7 @@ from agentobs.records.labels import DIGEST
 from agentobs.records.whole_numbers import whole_number
 from agentobs.store.analysis.cause_texts import effect_text
 from agentobs.store.analysis.effect_causes import CauseNode, SessionCauses
+from agentobs.store.analysis.failed_steps import counted_failures, group_failed_steps
 from agentobs.store.analysis.failure import Failure
 from agentobs.store.analysis.lane_names import name_of_lane
 from dashboards.app.site import first_of
@@ -235,10 +236,18 @@ def earlier_failures(
         named.setdefault(f"{_failing(each)} {verb}", []).append(each)
     ordered = sorted(named.items(), key=lambda item: -len(item[1]))
     listed = [f"{name} {times(len(found))}{_classes(found)}" for name, found in ordered]
-    more = count(len(listed) - MOST_NAMES, "other")
-    kept = [*listed[:MOST_NAMES], *([f"{more} failed too"] if len(listed) > MOST_NAMES else [])]
+    kept = listed[:MOST_NAMES]
+    if rest := [each.node for _, found in ordered[MOST_NAMES:] for each in found]:
+        kept.append(f"and {count(len(rest), 'more step')} {_verb_of(rest)}")
     text = f"Before it, {', '.join(kept)}{_agents_of(failed, agents)}."
     return text, [node.step_id for node in failed]
+
+
+def _verb_of(nodes: Sequence[Node]) -> str:
+    """Return what happened to steps, as a verb after their number: `failed`, `were denied`, or both."""
+    denied = "was denied" if len(nodes) == 1 else "were denied"
+    verbs = {denied if each.is_denied else "failed" for each in nodes}
+    return " or ".join(sorted(verbs))
 
 
 def _failing(shown: ShownNode) -> str:
@@ -321,37 +330,31 @@ def matching_nodes(
 
 
 def _failures_in_words(failed: Sequence[Node], errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many of the tool calls and request attempts failed, as `agentobs show` counts them, and how many other
-    steps are marked as failed, such as the interaction that one of them ended.
+    """Return how many of the tool calls and request attempts failed or were denied, as `agentobs show` counts them, and
+    how many other steps are marked as failed, such as the interaction that one of them ended.
 
     Args:
         failed: the nodes that are marked as failed.
         errors: the rows of `session_errors`.
     """
-    known = {(row["lane"], row["turn"], row["id"]) for row in errors}
-    counted, others = Counter[str](), Counter[str]()
+    known = {(row["lane"], row["turn"], row["id"]): row for row in errors}
+    counted, others = [], Counter[str]()
     for each in failed:
         noun = _FAILURES.get(each.kind, each.kind.replace("_", " "))
         step = each.step
         if step is None:
             others[noun] += 1
-        elif (step["lane"], step["turn"], step["id"]) in known:
-            counted[noun] += 1
+        elif error := known.get((step["lane"], step["turn"], step["id"])):
+            counted.append(error)
         else:
-            # Its result is not an error: the tree marks it for another reason.
-            others[f"{'denied' if each.is_denied else 'other'} {noun}"] += 1
-    own, rest = (
-        listed([count(number, noun) for noun, number in sorted(found.items(), reverse=True)])
-        for found in (counted, others)
-    )
-    if not rest:
-        return f"{own} failed"
+            # It is not an error: the tree marks it for another reason.
+            others[f"other {noun}"] += 1
+    own = counted_failures(group_failed_steps(counted, ()))
+    if not others:
+        return own
+    rest = listed([count(number, noun) for noun, number in sorted(others.items(), reverse=True)])
     marked = f"marked as failed: {rest}"
-    return (
-        f"{own} failed; also {marked}"
-        if own
-        else f"No tool call or request attempt failed; {marked}"
-    )
+    return f"{own}; also {marked}" if own else f"No tool call or request attempt failed; {marked}"
 
 
 _FAILURES = {

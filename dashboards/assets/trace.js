@@ -125,10 +125,13 @@
 
   // Show a step: in the details, in the tree, in the waterfall and in the URL. A later selection aborts an earlier one.
   // `write`: the method of the history that changes the URL, if any. `until`: other signals that abort the selection.
+  // `isAutomatic`: the user did not select the step; `selections` counts the steps that the user did select.
   let request = new AbortController();
   // The query string of the URL that is shown.
   let shownSearch = location.search;
-  async function select(query, { write = "pushState", focus = false, until = [] } = {}) {
+  let selections = 0;
+  async function select(query, { write = "pushState", focus = false, until = [], isAutomatic = false } = {}) {
+    if (!isAutomatic) selections += 1;
     request.abort();
     request = new AbortController();
     const signal = AbortSignal.any([request.signal, ...until]);
@@ -209,11 +212,11 @@
   });
 
   // The filter: its result is a list of the matching steps. A later filter aborts an earlier one and its selection.
-  // `toFirst`: select the first match, even if the selected step also matches. `toStep`: select this step. `selection`:
-  // the last selection before the user set the filter; the filter never replaces a later one.
+  // `toFirst`: select the first match, even if the selected step also matches. `toStep`: select this step. `before`: how
+  // many steps the user had selected when setting the filter; the filter never replaces a later selection by the user.
   let timer = 0;
   let filterRequest = new AbortController();
-  async function filter({ write = "replaceState", toFirst = false, toStep = null, selection = request } = {}) {
+  async function filter({ write = "replaceState", toFirst = false, toStep = null, before = selections } = {}) {
     filterRequest.abort();
     const { signal } = filterRequest = new AbortController();
     const query = filters();
@@ -242,9 +245,9 @@
     // The details show a match; the first one, if only failed steps were asked for.
     const next = toStep ?? (isFiltered && (toFirst || !isMatch) ? items()[0]?.dataset.step : null);
     // A step that the user selected meanwhile stays selected.
-    if (!next || request !== selection) return;
+    if (!next || selections !== before) return;
     tree.scrollTop = 0;
-    await selectStep(next, { write: write && "replaceState", until: [signal] });
+    await selectStep(next, { write: write && "replaceState", until: [signal], isAutomatic: true });
   }
   const filterContent = () => { if (isContentShown() && new FormData(form).get("find").trim()) filter({ write: null }); };
   document.addEventListener("agentobs:consent", filterContent);
@@ -252,8 +255,8 @@
   form.addEventListener("input", (event) => {
     form.elements.like.value = "";
     clearTimeout(timer);
-    const selection = request, isTyped = event.target.matches("[type=search]");
-    timer = setTimeout(() => filter({ toFirst: event.target.checked === true, selection }), isTyped ? TYPING_MS : 0);
+    const before = selections, isTyped = event.target.matches("[type=search]");
+    timer = setTimeout(() => filter({ toFirst: event.target.checked === true, before }), isTyped ? TYPING_MS : 0);
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); filter(); });
 
@@ -326,12 +329,12 @@
     }
     // If no step was selected, show the one that failed the session.
     const failing = tree.querySelector("[aria-selected=true]");
-    if (failing && !selectedId()) selectStep(failing.dataset.step, { write: null });
+    if (failing && !selectedId()) selectStep(failing.dataset.step, { write: null, isAutomatic: true });
     markSelected(selectedId());
     resetTabStop();
     filterContent();
     // The facts of a step that has ended meanwhile.
-    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { write: null });
+    if (step.querySelector(".step-head[data-open]")) selectStep(selectedId(), { write: null, isAutomatic: true });
   });
   resetTabStop();
   scrollTo(0, 0);

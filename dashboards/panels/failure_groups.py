@@ -140,17 +140,7 @@ class SessionFailures:
                 listed = _listed(names, f"{len(names) - MOST_NAMES:,} more")
                 return f"sub-agent{'s' * (len(names) > 1)} {listed} failed"
             case "tool":
-                failed = Counter[tuple[str, str]]()
-                for each in same:
-                    verb = "was denied" if each.is_denied else "failed"
-                    failed[_name(each.name), verb] += len(each.numbers)
-                calls = {_name(each.name): each.calls for each in same}
-                parts, before = [], ("", "")
-                for (name, verb), number in failed.items():
-                    # Neither a tool nor a verb is repeated.
-                    words = (name if name != before[0] else "", verb if verb != before[1] else "")
-                    parts.append(" ".join(filter(None, (*words, _times_of(number, calls[name])))))
-                    before = name, verb
+                parts = _tools_in_words(same)
                 return _listed(parts, count(len(parts) - MOST_NAMES, "other tool"))
             case _:
                 lost = [each for each in same if each.is_repaired == top.is_repaired]
@@ -349,6 +339,24 @@ def _listed(names: Sequence[str], more: str) -> str:
     """Return up to `MOST_NAMES` names as a list in words, and `more` if there are others."""
     listed = [*names[:MOST_NAMES], *([more] if len(names) > MOST_NAMES else [])]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _tools_in_words(groups: Sequence[FailureGroup]) -> list[str]:
+    """Return of each tool how often it failed and was denied, in words; a verb is not repeated."""
+    tools: dict[str, Counter[str]] = {}
+    for each in groups:
+        verb = "was denied" if each.is_denied else "failed"
+        tools.setdefault(_name(each.name), Counter())[verb] += len(each.numbers)
+    calls = {_name(each.name): each.calls for each in groups}
+    parts, before = [], ""
+    for name, numbers in tools.items():
+        ways = []
+        for verb, number in numbers.items():
+            shown = verb if verb != before else ""
+            ways.append(" ".join(filter(None, (shown, _times_of(number, calls[name])))))
+            before = verb
+        parts.append(f"{name} {' and '.join(ways)}")
+    return parts
 
 
 def _times_of(failed: int, calls: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.store.analysis.failed_steps import has_failed, is_denied
+from agentobs.store.analysis.failed_steps import is_denied
 
 Row = Mapping[str, Any]
 
@@ -67,10 +67,8 @@ class Node:
 
     @property
     def is_denied(self) -> bool:
-        """Whether a tool call was denied, according to its outcome or, if it did not fail, to its decision."""
-        if self.step is not None and has_failed(self.step):
-            return is_denied(self.step)
-        return self.decision is not None and is_denied(self.decision)
+        """Whether a tool call was denied, according to its outcome."""
+        return self.step is not None and is_denied(self.step)
 
     @property
     def denial(self) -> str:

@@ -99,7 +99,7 @@ class Part:
     """`lower_bound` if the response ended before its last counts, so that its output tokens are a lower bound."""
     duration_ns: int | None = None
     id: str | None = None
-    """The ID of the attempt, or of the tool call; None in a fixture."""
+    """The ID of the attempt, or of the tool call; None for a request in a fixture."""
     agent_lane: str | None = None
     """The lane, named after the types of the sub-agents instead of the calls that started them; None if unknown."""
     agent: str | None = None

@@ -101,9 +101,14 @@ def test_the_filter_finds_steps_in_the_whole_session(tab: Tab) -> None:
     assert page.locator(SELECTED).get_attribute("data-step") == match
     page.locator("#tree-filter [name=find]").fill("")
     page.locator("#tree-filter [name=failed]").check()
-    tab.wait_for_text("failed", "#tree-summary")
+    tab.wait_for_text("request attempt", "#tree-summary")
     summary = page.locator("#tree-summary").inner_text()
-    assert re.fullmatch(r"\d+ tool calls and \d+ request attempts? failed\.", summary)
+    denied = page.locator("#tree a:has-text('⊘')").count()
+    failed = page.locator("#tree a.failed:has-text('call ')").count() - denied
+    were_denied = f", and {denied} tool calls? w(as|ere) denied" if denied else ""
+    assert re.fullmatch(
+        rf"{failed} tool calls? and \d+ request attempts? failed{were_denied}\.", summary
+    )
 
 
 def test_failed_only_goes_to_the_first_failed_step(tab: Tab) -> None:
@@ -147,6 +152,46 @@ def test_only_the_last_filter_is_shown(tab: Tab, order: tuple[int, int]) -> None
     assert summary.inner_text() == "1 step matches."
     assert page.locator("#tree a").evaluate_all("all => all.map((a) => a.dataset.step)") == [match]
     assert len(_details(tab)) == 1
+
+
+def test_a_filter_selects_its_match_although_an_earlier_filter_selected_one(tab: Tab) -> None:
+    """If the matches of a filter arrive while the user types on, the details show a match of what was typed last."""
+    page, before = tab.page, _shown(tab)
+    page.evaluate(_HOLD_THE_FIRST_TREE)
+    held = Held(page, "**/step?*")
+    page.locator("#tree-filter [name=find]").fill("turn=511 ")
+    page.wait_for_function("() => window.heldTree !== undefined")
+    # The user types before the timer of the next filter, and the first step is selected before it ends.
+    page.evaluate(_TYPE_AND_RELEASE, "turn=512 find_order")
+    tab.wait_for_text("1 step matches.", "#tree-summary")
+    held.wait(2)
+    held.release(1)
+    match = page.locator("#tree a").get_attribute("data-step")
+    assert _shown(tab) == match
+    assert match != before
+    assert _step(tab) == match
+
+
+_HOLD_THE_FIRST_TREE = """
+() => {
+  const send = window.fetch;
+  window.fetch = async (...request) => {
+    const response = await send(...request);
+    if (String(request[0]).includes("/tree?") && window.heldTree === undefined) {
+      await new Promise((release) => { window.heldTree = release; });
+    }
+    return response;
+  };
+}
+"""
+_TYPE_AND_RELEASE = """
+(words) => {
+  const field = document.querySelector("#tree-filter [name=find]");
+  field.value = words;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  window.heldTree();
+}
+"""
 
 
 def test_a_filter_drops_the_selection_of_an_earlier_one(tab: Tab) -> None:

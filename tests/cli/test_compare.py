@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
+from agentobs.cli.inspection.diff import _Side
+from agentobs.store.analysis.first_changes import first_changes
 from replay.divergence.session_diff import Part, compared, new_in_request, stable_lane_names, totals
+from replay.fixture.format import load
 from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
@@ -269,6 +273,28 @@ def test_a_fixture_is_compared_with_its_session(shell: Shell, home: tuple[Path, 
     assert (both["a"]["requests"], both["b"]["requests"]) == (2, 3)
     assert (both["a"]["turns"], both["b"]["turns"]) == (2, 3)
     assert float(both["a"]["cost_usd"]) > 0
+
+
+def test_a_failed_call_of_a_fixture_is_no_change_of_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call whose result is an error failed on both sides, whatever its outcome and whether a side is a fixture."""
+    path = Path(__file__).parents[2] / "fixtures" / "refund-loop"
+    fixture = load(path)
+    tools = [
+        replace(each, answer=replace(each.answer, outcome="executed")) for each in fixture.tools
+    ]
+    monkeypatch.setattr(fixture, "tools", tools)
+    monkeypatch.setattr("replay.fixture.format.load", lambda _: fixture)
+    side = _Side(None, str(path), content=False, digests=None)
+    assert side.failed_calls == {"toolu_demo03"}
+    [failed] = [each for each in side.parts if each.id in side.failed_calls]
+    assert failed.name == "issue_refund"
+    assert (side.about["failed_calls"], side.about["denied_calls"]) == (1, 0)
+    pairs = json.loads(compared(side.parts, side.parts).json(side.about, side.about))["steps"]
+    recorded_calls = {"toolu_demo03"}
+    ordered = range(1, len(pairs) + 1)
+    assert first_changes(pairs, ordered, {}, [side.failed_calls, recorded_calls]) == []
 
 
 def test_the_table(home: tuple[Path, list[str]], shell: Shell, snapshot: SnapshotAssertion) -> None:

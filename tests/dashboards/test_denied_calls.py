@@ -6,16 +6,30 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pytest
 
 from agentobs.recording.journal.home import Home
+from agentobs.records.exchanges import ToolAnswer
+from agentobs.store.backend import open_store
+from dashboards.app import session_page
 from tests.browser.store_builders import recording
 from tests.browser.synthetic_sessions import SyntheticSession, text
 from tests.cli.test_commands import Shell
 from tests.dashboards.live_app import Client, query_rows, serving
-from tests.store.recordings import SECOND, T0, a_home
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +127,116 @@ def test_the_pages_separate_denied_from_failed_calls(denials: Denials) -> None:
     compared = denials.client.get(f"/compare?a={denials.many}&b={denials.one}").words
     assert "Failed tool calls 1 0 1 fewer in B (100%)" in compared
     assert "Denied tool calls 3 1 2 fewer in B (67%)" in compared
+
+
+@pytest.mark.parametrize("path", ["tree?failed=1", "?failed=1", "?tab=trace&failed=1"])
+def test_the_filter_counts_as_the_terminal(denials: Denials, path: str) -> None:
+    """The filter for failed or denied steps has the sentence of `agentobs show`."""
+    page = denials.client.get(f"/sessions/{denials.many}{'/' if 'tree' in path else ''}{path}")
+    assert "1 tool call failed, and 3 tool calls were denied." in page.words
+    only = denials.client.get(f"/sessions/{denials.one}/tree?failed=1").words
+    assert "1 tool call was denied." in only
+
+
+def test_the_filter_for_equal_denials_counts_them_as_denied(denials: Denials) -> None:
+    """The link of a line about denied calls leads to these calls, and they are not counted as failed."""
+    page = denials.client.get(f"/sessions/{denials.many}")
+    [link] = {each for each in page.links("/sessions/") if "like=" in each}
+    found = denials.client.get(link)
+    assert "3 tool calls were denied." in found.words
+    assert "1 tool call failed, and" not in found.words
+
+
+@pytest.fixture(scope="module")
+def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """A session with a denied and a blocked call, whose results are not errors, and a call that failed."""
+    home = a_home(tmp_path_factory.mktemp("unmarked"))
+    ids = [f"toolu_{number}" for number in (1, 2, 3)]
+    calls = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for each in ids]
+    answers = [
+        ToolAnswer("no", outcome="denied"),
+        ToolAnswer("no", outcome="blocked"),
+        ToolAnswer("no", True, outcome="failed"),
+    ]
+    results = [
+        replace(tool(1, id, "weather", at=T0 + 2 * SECOND), answer=answer)
+        for id, answer in zip(ids, answers, strict=True)
+    ]
+    record(home, [start(1, "unmarked"), attempt(1, 1, content=calls), *results, end(1)])
+    with serving(home) as client:
+        yield home, client
+
+
+def _rows_of(home: Home, query: str, session: str) -> list[dict[str, Any]]:
+    with open_store(home) as store:
+        return list(store.rows(query, session_id=session).dicts())
+
+
+def test_a_denied_call_counts_without_an_error_mark(
+    unmarked: tuple[Home, Client], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A denied or blocked call is denied everywhere, whether or not its result is marked as an error."""
+    home, client = unmarked
+    id = session_id(1)
+    page = client.get(f"/sessions/{id}").words
+    assert "Tool calls 3 1 failed, 2 denied" in page
+    counted = "1 tool call failed, and 2 tool calls were denied"
+    assert counted in client.get(f"/sessions/{id}/tree?failed=1").words
+    assert (
+        "1 of 3 calls failed (33.3%). 2 were denied."
+        in client.get(f"/sessions/{id}?tab=overview").words
+    )
+    assert "1 call of weather failed; 2 calls of weather were denied" in client.get("/").words
+    shell = Shell(home.path, capsys)
+    assert shell("show", id).out.startswith(f"completed, but {counted}:\n")
+    [tools] = csv.DictReader(io.StringIO(shell("tools", id, "--csv").out))
+    assert (tools["calls"], tools["errors"], tools["denied"]) == ("3", "1", "2")
+    for query in ("slowest_tools", "tool_latency"):
+        [found] = _rows_of(home, query, id)
+        assert (found["errors"], found["denied"]) == (1, 2)
+    [turn] = _rows_of(home, "session_turns", id)
+    assert (turn["tool_errors"], turn["denied_calls"]) == (1, 2)
+
+
+def test_equal_texts_are_compared_on_the_trace_only(
+    denials: Denials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content is read within the limit for such threads, each time that the trace is shown, and for no other tab."""
+    answers = [True, False]
+    slots = Slots()
+
+    def compare(*_: Any) -> bool:
+        assert slots.is_taken
+        return answers.pop(0)
+
+    monkeypatch.setattr(session_page, "have_equal_errors", compare)
+    monkeypatch.setattr(session_page, "CONTENT_SLOTS", slots)
+    path = f"/sessions/{denials.many}"
+    assert "3 times the same result:" in denials.client.get(path).words
+    for tab in ("overview", "cost"):
+        assert denials.client.get(f"{path}?tab={tab}").status == 200
+    assert len(answers) == 1
+    assert "All 3 were denied. Result of the first:" in denials.client.get(path).words
+
+
+class Slots:
+    """A limit for threads that states whether a thread is in it."""
+
+    is_taken = False
+
+    def __enter__(self) -> None:
+        self.is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_taken = False
+
+
+def test_a_denied_group_offers_its_result(denials: Denials) -> None:
+    """The button below the line about denied calls names their result; that of failed calls names the error."""
+    banner = denials.client.get(f"/sessions/{denials.many}").html.partition('id="failure"')[2]
+    banner = banner.partition("</section>")[0]
+    assert "Show the result" in banner
+    assert "Show the error text" not in banner
 
 
 def test_the_store_counts_denied_calls_as_errors(denials: Denials) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentobs.records.request_failures import outcome_words, request_failure
+from dashboards.app.content_reader import Content, have_equal_errors
+from dashboards.app.session_page import _have_equal_texts
+from dashboards.app.trace import earlier_failures
 from dashboards.panels.failure_groups import (
     MOST_GROUPS,
     SessionFailures,
@@ -254,6 +258,7 @@ def test_a_retry_repairs_a_request() -> None:
 def test_a_denied_call_did_not_fail() -> None:
     """A call whose permission was denied is in a separate group, whose text is that it was denied."""
     shown, made = call(1, "send", 1, failed=False)
+    made = made | {"outcome": "denied"}
     denied = step("decision", "a1", "c1", outcome="deny person", is_failed=True)
     tree = trace_tree([shown | {"state": "stopped"}], [made, denied])
     found = session_failures(tree, (), ())
@@ -261,6 +266,76 @@ def test_a_denied_call_did_not_fail() -> None:
     assert [each.text for each in found.groups] == ["send was denied once"]
     assert found.headline == "send was denied once"
     assert found.repeats_headline
+    executed = trace_tree([shown], [made | {"outcome": "executed"}, denied])
+    assert session_failures(executed, (), ()) is None
+
+
+def test_a_tool_that_failed_and_was_denied_is_one_tool() -> None:
+    """The headline names each tool once, with how often it failed and was denied, and counts the other tools."""
+    pairs = [call(number, name, number) for number, name in enumerate("aabc", 1)]
+    shown, made = call(5, "a", 5, failed=False)
+    found = failures([*pairs, (shown, made | {"outcome": "denied"})])
+    often = "a failed in 2 of 3 calls and was denied in 1 of 3 calls"
+    assert found.headline == f"{often}, b failed once and c once"
+    more = failures([*pairs, (shown, made | {"outcome": "denied"}), call(6, "d", 6)])
+    assert more.headline == f"{often}, b failed once, c once and 1 other tool"
+
+
+def _opened(*pairs: Any, stored_rows: Any = None) -> tuple[Any, Any]:
+    """Return a session with the rows of its errors, and the first group of its failures."""
+    rows, steps = zip(*pairs, strict=True)
+    tree = trace_tree(rows, steps)
+    found = session_failures(tree, (), ())
+    assert found is not None
+    return SimpleNamespace(tree=tree, stored_rows=stored_rows), found.groups[0]
+
+
+def test_only_results_of_the_client_are_compared() -> None:
+    """Errors of requests, and of calls that the provider ran, are not compared: no result of them is read."""
+    requests = [request(number, number, failed=True) for number in (1, 2)]
+    for _, made in requests:
+        made["ordinal"] = None
+    calls = [call(number, "search", number) for number in (1, 2)]
+    for _, made in calls:
+        made["runs_on"] = "provider"
+    for pairs in (requests, calls):
+        assert not _have_equal_texts(*_opened(*pairs))
+
+
+def test_errors_without_a_size_or_with_another_id_are_not_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Recorded results are equal only if their calls are found by ID, their sizes are known, and their texts agree."""
+    monkeypatch.setattr(Content, "tool_execution", lambda _, row: {"result": row["text"]})
+    home: Any = None
+    calls = [("a1", 1, "c1"), ("a2", 1, "c2")]
+    rows = [
+        {"attempt_id": attempt, "ordinal": at, "tool_use_id": id, "result_bytes": 2, "text": "no"}
+        for attempt, at, id in calls
+    ]
+    assert have_equal_errors(home, rows, calls)
+    assert not have_equal_errors(home, [rows[0], {**rows[1], "text": "No"}], calls)
+    assert not have_equal_errors(home, rows, [calls[0], ("a2", 1, "c3")])
+    assert not have_equal_errors(home, [{**each, "result_bytes": None} for each in rows], calls)
+
+
+def test_more_earlier_steps_failed_or_were_denied() -> None:
+    """After three tools, the sentence counts the other steps, and does not call a denied one failed."""
+    pairs = [call(number, name, number) for number, name in enumerate("aabbccx", 1)]
+    last = {"step_id": "c7", "step_lane": "main", "step_turn": 7}
+    view: Any = SimpleNamespace(texts=SimpleNamespace(replace_in_dicts=list))
+
+    def sentence(*more: Any) -> str:
+        rows, steps = zip(*more, *pairs, strict=True)
+        return earlier_failures(view, trace_tree(rows, steps, last), {})[0]
+
+    shown, made = call(8, "d", 0, failed=False)
+    denied = shown, made | {"outcome": "denied"}
+    three = "Before it, a failed twice, b failed twice, c failed twice"
+    assert sentence() == f"{three} in the main agent."
+    assert sentence(denied) == f"{three}, and 1 more step was denied in the main agent."
+    both = sentence(denied, call(9, "e", 0))
+    assert both == f"{three}, and 2 more steps failed or were denied in the main agent."
 
 
 def test_few_groups_are_listed() -> None:

@@ -176,6 +176,16 @@ def test_a_later_failed_step_is_not_named_as_the_first() -> None:
     assert [each.of for each in found] == ["change of outcome", MISSING_FAILED, "difference"]
 
 
+@pytest.mark.parametrize("outcome", ["failed", "denied"])
+def test_a_step_of_only_one_session_is_named_once(outcome: str) -> None:
+    """The line about a failed or denied step of one session says neither twice."""
+    single = step_of("added", 1, "write", outcome=outcome)
+    [found] = first_changes([single], (1,), {"main": "main"}, NO_CALLS)
+    assert found.line == (
+        f"first {outcome} step that only one session has: call write in turn 1: in B"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_narrow_terminal_keeps_the_difference(pair: Pair, columns: int) -> None:

@@ -291,9 +291,9 @@ def test_the_first_differences_are_named_once() -> None:
     found = first_changes([attempt, call, prompt], (1, 2, 3), {"main": "main"}, NO_CALLS)
     assert [(each.of, each.text, each.words) for each in found] == [
         (
-            "failed step that the other session does not have",
+            "failed step that only one session has",
             "call grep in turn 1",
-            "only in B, and failed",
+            "in B",
         ),
         ("change of content", "request in turn 1", "different system prompt, text of the response"),
         ("extra attempt", "request in turn 1", "only in B, http_error 529, retried and succeeded"),

@@ -117,12 +117,14 @@ def test_a_decision_belongs_to_its_call() -> None:
     assert decision["outcome"] == "allow"
 
 
-def test_a_denial_fails_its_call() -> None:
-    """A call whose permission was denied is a failed step."""
-    denied = step("decision", "a1", "call1", outcome="deny person", is_failed=True)
+@pytest.mark.parametrize(("outcome", "failed"), [("denied", ["a1 1 call1"]), ("ok", [])])
+def test_a_denied_call_is_marked(outcome: str, failed: list[str]) -> None:
+    """A call whose outcome is a denial is marked. A call that was executed is not, whatever a decision about it was."""
+    decision = step("decision", "a1", "call1", outcome="deny person", is_failed=True)
+    made = step("tool_call", "a1", "call1", outcome=outcome)
     rows = [row("request", "a1", 1), row("tool", "a1 1 call1", 2, state="stopped")]
-    tree = trace_tree(rows, [step("request", "a1", "a1"), step("tool_call", "a1", "call1"), denied])
-    assert [tree.node(number).step_id for number in tree.failed] == ["a1 1 call1"]
+    tree = trace_tree(rows, [step("request", "a1", "a1"), made, decision])
+    assert [tree.node(number).step_id for number in tree.failed] == failed
 
 
 def test_a_wait_for_the_user_has_the_turn_of_the_request_before_it() -> None:

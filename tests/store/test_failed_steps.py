@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,24 @@ def test_no_success_is_claimed_of_requests_in_a_log(kinds: tuple[str, ...], sent
     steps = [
         {"kind": kind, "outcome": "executed" if kind == "tool_call" else "ok"} for kind in kinds
     ]
-    operations = [{"failures": 0}]
-    assert nothing_failed("completed", steps, operations, is_imported=True) == sentence
-    assert nothing_failed("completed", steps, [{"failures": 1}], is_imported=True) == ""
+    assert nothing_failed("completed", steps, _operations(0), is_imported=True) == sentence
+    assert nothing_failed("completed", steps, _operations(1), is_imported=True) == ""
+
+
+def _operations(failures: int) -> Callable[[], list[dict[str, int]]]:
+    return lambda: [{"failures": failures}]
+
+
+def test_failed_operations_are_not_read_without_need() -> None:
+    """If the session did not complete, or if a step failed, its failed operations are not read."""
+
+    def read() -> list[dict[str, int]]:
+        raise AssertionError
+
+    succeeded = {"kind": "tool_call", "outcome": "executed"}
+    failed = {"kind": "tool_call", "outcome": "failed"}
+    assert nothing_failed("running", [succeeded], read, is_imported=False) == ""
+    assert nothing_failed("completed", [succeeded, failed], read, is_imported=False) == ""
 
 
 @pytest.mark.slow

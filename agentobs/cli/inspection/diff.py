@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.padding import Padding
@@ -203,15 +203,16 @@ class _Side:
 
             path = Path(named)
             fixture = load(path)
+            results = list(_results_of(fixture))
             self.about: dict[str, Any] = {
                 "name": fixture.name,
                 "fixture": str(path),
                 "outcome": fixture.header.get("outcome"),
-                **_failed_calls(fixture),
+                **_failed_calls(results),
                 "setup": _setup_of_fixture(fixture),
             }
             self.starts: dict[tuple[str, str], int] = {}
-            self.failed_calls: set[str] = set()
+            self.failed_calls = {each.tool_use_id for each in results if each.is_error}
             self.facts = self.about
             self.parts = self.stored_parts = list(_of_fixture(fixture, content))
             self.about["failed_requests"] = failed_requests_of_fixture(fixture, self.parts)
@@ -490,18 +491,26 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
                 ask.turn,
                 call.name,
                 outcome=answer.outcome if answer else None,
+                id=str(call.id),
                 input_bytes=size(call.value),
                 result_bytes=None if result is None else len(text_of(result).encode()),
                 texts=texts if content else None,
             )
 
 
-def _failed_calls(fixture: Fixture) -> dict[str, int]:
-    """Return the numbers of failed and of denied tool calls, as in the JSON."""
+class _Result(NamedTuple):
+    """What a tool call in a fixture led to."""
+
+    tool_use_id: str
+    is_error: bool
+    is_denied: bool
+
+
+def _results_of(fixture: Fixture) -> Iterator[_Result]:
+    """Yield the result of each tool call in a fixture."""
     from agentobs.provider.registry import message_of
 
     executed = {(each.lane, each.question.tool_use_id): each.answer for each in fixture.tools}
-    failed = denied = 0
     for ask in fixture.requests:
         for call in message_of(ask.path, ask.answer).calls:
             answer = executed.get((ask.lane, str(call.id)))
@@ -510,8 +519,13 @@ def _failed_calls(fixture: Fixture) -> dict[str, int]:
             was_denied = answer is not None and is_denied(
                 {"kind": "tool_call", "outcome": answer.outcome}
             )
-            failed += is_error and not was_denied
-            denied += is_error and was_denied
+            yield _Result(str(call.id), is_error, was_denied)
+
+
+def _failed_calls(results: Sequence[_Result]) -> dict[str, int]:
+    """Return the numbers of failed and of denied tool calls, as in the JSON."""
+    failed = sum(each.is_error and not each.is_denied for each in results)
+    denied = sum(each.is_denied for each in results)
     return {"failed_calls": failed, "denied_calls": denied}
 
 

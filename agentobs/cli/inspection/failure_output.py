@@ -105,8 +105,12 @@ def print_outcome(
         return True
     steps = store.rows("session_steps", session_id=session_id).dicts()
     source = store.rows("internal/content_state", session_id=session_id).dicts()[0]["source"]
-    operations = store.rows("internal/failed_operations", session_id=session_id).dicts()
-    words = nothing_failed(status, steps, operations, is_imported=source not in (None, "recorded"))
+    words = nothing_failed(
+        status,
+        steps,
+        lambda: store.rows("internal/failed_operations", session_id=session_id).dicts(),
+        is_imported=source not in (None, "recorded"),
+    )
     if with_status:
         words = ". ".join(filter(None, (status, words)))
     if words:

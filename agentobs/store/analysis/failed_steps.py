@@ -68,7 +68,7 @@ class FailedSteps:
 _SUCCESSFUL = ("ok", "executed", "substituted", "answered", "deduplicated", None)
 """Outcomes of requests and tool calls that are not failures."""
 _DENIED = ("denied", "blocked")
-"""Outcomes of tool calls that a person, a rule or a hook did not permit; `internal/failed_calls` has the same ones."""
+"""Outcomes of tool calls that a person, a rule or a hook did not permit; the views and queries have the same ones."""
 
 
 def has_failed(step: Row) -> bool:
@@ -80,7 +80,7 @@ def is_denied(step: Row) -> bool:
     """Return whether a permission decision denied a call, or whether a tool call was denied: it did not run, because a
     person, a rule or a hook did not permit it.
 
-    A denied call counts as denied and not as failed, although the model gets its result as an error.
+    A denied call counts as denied and not as failed, whether or not the model gets its result as an error.
     """
     outcome = str(step["outcome"])
     if step["kind"] == "decision":
@@ -95,7 +95,11 @@ def call_notes(failed: int, denied: int) -> str:
 
 
 def nothing_failed(
-    status: str, steps: Sequence[Row], failed_operations: Sequence[Row], *, is_imported: bool
+    status: str,
+    steps: Sequence[Row],
+    failed_operations: Callable[[], Sequence[Row]],
+    *,
+    is_imported: bool,
 ) -> str:
     """Return a sentence, without a full stop, that nothing failed in a session; empty if it did not complete, if any
     operation failed or was denied, or if it has no steps.
@@ -103,11 +107,12 @@ def nothing_failed(
     Args:
         status: the status of the session.
         steps: the rows of `session_steps`.
-        failed_operations: the row of `internal/failed_operations`.
+        failed_operations: returns the row of `internal/failed_operations`; only called if no step failed.
         is_imported: whether the session was imported from a log, which contains no HTTP statuses of its requests.
     """
-    has_failures = any(row["failures"] for row in failed_operations)
-    if status != "completed" or has_failures or any(map(has_failed, steps)):
+    if status != "completed" or any(map(has_failed, steps)):
+        return ""
+    if any(row["failures"] for row in failed_operations()):
         return ""
     known = [step["kind"] for step in steps if step["outcome"] is not None]
     calls, requests = known.count("tool_call"), known.count("request")

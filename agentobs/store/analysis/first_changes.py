@@ -14,8 +14,8 @@ from agentobs.store.analysis.failed_steps import has_failed, is_denied
 Row = Mapping[str, Any]
 MOST_FIRSTS = 3
 """The number of first differences that the head names, so that it fits a small screen. Our choice."""
-MISSING_FAILED = "failed step that the other session does not have"
-MISSING_DENIED = "denied step that the other session does not have"
+MISSING_FAILED = "failed step that only one session has"
+MISSING_DENIED = "denied step that only one session has"
 CHANGE_WORDS = {
     "same": "identical",
     "changed": "changed",
@@ -64,8 +64,8 @@ def first_changes(
     failed_calls: Sequence[Set[str]],
 ) -> list[FirstChange]:
     """Return the first differences, at most `MOST_FIRSTS`, the most important one first: the first step of both
-    sessions that failed in only one of them, the first failed step that the other session does not have (unless the
-    former fails earlier), the first difference, the first change of content, and the first extra attempt.
+    sessions that failed in only one of them, the first failed step that only one session has (unless the former
+    fails earlier), the first difference, the first change of content, and the first extra attempt.
 
     Args:
         steps: all steps of the comparison.
@@ -254,7 +254,7 @@ def _words(of: str, step: Row, failed_calls: Sequence[Set[str]]) -> str:
     if of == "change of content":
         return f"different {', '.join(different_contents(step))}"
     if of in (MISSING_FAILED, MISSING_DENIED):
-        return f"{change}, and {failed_words(step, failed_calls)}"
+        return f"in {only_failed_in(step, failed_calls)}"
     if step["change"] == "changed":
         return f"different {', '.join([*different_facts(step), *different_contents(step)])}"
     return ", ".join(filter(None, (change, failure_of_single(step))))

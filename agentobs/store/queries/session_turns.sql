@@ -19,8 +19,8 @@ WITH spent AS (
 ), ran AS (
     SELECT
         attempt_id, sum(duration_ns) AS tools_ns, max(estimated_ns) AS estimated_tools_ns,
-        count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS tool_errors,
-        count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied_calls
+        count(*) FILTER (WHERE is_error AND coalesce(outcome, '') NOT IN ('denied', 'blocked')) AS tool_errors,
+        count(*) FILTER (WHERE outcome IN ('denied', 'blocked')) AS denied_calls
     FROM tool_calls
     WHERE session_id = $session_id::VARCHAR AND runs_on = 'client'
     GROUP BY attempt_id

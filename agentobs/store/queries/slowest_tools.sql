@@ -44,7 +44,7 @@ SELECT
     name,
     count(*) AS calls,
     count(duration_ns) AS timed_calls,
-    count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS errors,
+    count(*) FILTER (WHERE is_error AND coalesce(outcome, '') NOT IN ('denied', 'blocked')) AS errors,
     quantile_disc(net_ns, 0.5) AS p50_ns,
     quantile_disc(net_ns, 0.95) AS p95_ns,
     quantile_disc(net_ns, 0.99) AS p99_ns,
@@ -54,7 +54,7 @@ SELECT
     count(net_ns) FILTER (
         WHERE runs_on = 'client' AND approval_wait_ns IS NULL AND (source = 'wire' OR session_id IN (FROM imported))
     ) AS unseen_waits,
-    count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied
+    count(*) FILTER (WHERE outcome IN ('denied', 'blocked')) AS denied
 FROM net
 GROUP BY name
 ORDER BY p95_ns DESC NULLS LAST, name

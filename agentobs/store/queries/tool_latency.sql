@@ -8,7 +8,7 @@ SELECT
     name,
     count(*) AS calls,
     count(duration_ns) AS timed_calls,
-    count(*) FILTER (WHERE is_error AND outcome NOT IN ('denied', 'blocked')) AS errors,
+    count(*) FILTER (WHERE is_error AND coalesce(outcome, '') NOT IN ('denied', 'blocked')) AS errors,
     quantile_disc(duration_ns, 0.5) AS p50_ns,
     quantile_disc(duration_ns, 0.9) AS p90_ns,
     quantile_disc(duration_ns, 0.99) AS p99_ns,
@@ -18,7 +18,7 @@ SELECT
         WHERE runs_on = 'client' AND approval_wait_ns IS NULL
             AND session_id IN (SELECT session_id FROM session_starts WHERE source <> 'recorded')
     ) AS unseen_waits,
-    count(*) FILTER (WHERE is_error AND outcome IN ('denied', 'blocked')) AS denied
+    count(*) FILTER (WHERE outcome IN ('denied', 'blocked')) AS denied
 FROM tool_calls
 WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)

@@ -26,7 +26,7 @@ LEFT JOIN answered_calls AS answered
 LEFT JOIN tool_uses AS calls
     ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
     AND answered.ordinal = calls.ordinal
-WHERE results.is_error
+WHERE results.is_error OR results.outcome IN ('denied', 'blocked')
 UNION ALL
 SELECT
     results.session_id, results.result_ns, coalesce(calls.lane, results.lane), coalesce(calls.turn, results.turn),
@@ -61,7 +61,7 @@ SELECT
     error_class, error_file, error_line, reason, NULL, NULL, NULL, NULL, session_id, NULL
 FROM session_ends
 WHERE outcome = 'failed';
-COMMENT ON VIEW errors IS 'One row for each error: of a tool call, of an attempt, of an interaction and of a session. The messages of errors are content and are not in the store.';
+COMMENT ON VIEW errors IS 'One row for each error: of a tool call, of an attempt, of an interaction and of a session. A denied tool call is one, even if its result is not an error. The messages of errors are content and are not in the store.';
 COMMENT ON COLUMN errors.session_id IS 'The ID of the session.';
 COMMENT ON COLUMN errors.at_ns IS 'When the failed operation ended. [ns since 1970 UTC]';
 COMMENT ON COLUMN errors.lane IS 'The lane: `main`, or the lane of a sub-agent; NULL for a session.';
@@ -84,7 +84,7 @@ CREATE OR REPLACE VIEW error_classes AS
 SELECT session_id, error_class
 FROM (
     SELECT session_id, error_type AS error_class FROM attempts WHERE outcome NOT IN ('ok', 'cancelled')
-    UNION SELECT session_id, error_class FROM tool_results WHERE is_error
+    UNION SELECT session_id, error_class FROM tool_results WHERE is_error OR outcome IN ('denied', 'blocked')
     UNION SELECT session_id, error_code FROM provider_tool_results WHERE is_error
     UNION SELECT session_id, error_class FROM session_ends WHERE outcome = 'failed'
 )

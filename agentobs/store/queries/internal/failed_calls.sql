@@ -1,12 +1,13 @@
 -- How many tool calls failed or were denied in sessions, and which tool most often?
 --
 -- $session_ids: the sessions. One row for the failed calls of each session, and one for its denied calls, if it has any.
--- The calls are those of `errors`; this query reads only the tables with the results and the calls, because the list of
--- sessions runs it for each page. tool is the most frequent tool, and tool_calls its number of calls; NULL if no name is
--- known, as for tools of the provider.
+-- The calls are those of `errors`, so a denied call counts even if its result is not an error. This query reads only the
+-- tables with the results and the calls, because the list of sessions runs it for each page. tool is the most frequent
+-- tool, and tool_calls its number of calls; NULL if no name is known, as for tools of the provider.
 WITH failed AS MATERIALIZED (
-    SELECT session_id, attempt_id, ordinal, outcome IN ('denied', 'blocked') AS is_denied FROM tool_results
-    WHERE is_error AND session_id IN (SELECT unnest($session_ids::VARCHAR[]))
+    SELECT session_id, attempt_id, ordinal, coalesce(outcome IN ('denied', 'blocked'), false) AS is_denied
+    FROM tool_results
+    WHERE (is_error OR outcome IN ('denied', 'blocked')) AND session_id IN (SELECT unnest($session_ids::VARCHAR[]))
     UNION ALL
     SELECT session_id, NULL, NULL, false
     FROM (
