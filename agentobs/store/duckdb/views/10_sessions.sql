@@ -1,10 +1,18 @@
 -- Sessions and their steps, joined from the recorded facts.
 
--- How much a session needs attention: 1 if failure signatures were found, 0 if not. If it failed, a larger number that
--- grows with the day of its start. The money that sessions of equal numbers lost decides next; if it is unknown, a failed
+-- Did a tool call of a session fail, or was one denied? The calls are those of `internal/failed_calls`.
+CREATE OR REPLACE MACRO has_failed_calls(of_session) AS of_session IN (
+    SELECT session_id FROM tool_results WHERE is_error
+    UNION ALL
+    SELECT session_id FROM provider_tool_results WHERE is_error
+);
+
+-- How much a session needs attention: 2 if tool calls failed or were denied, 1 if failure signatures were found, 0 if
+-- neither. If it failed, a larger number that grows with the day of its start. The money that sessions of equal numbers lost decides next; if it is unknown, a failed
 -- session comes first, and any other session last.
-CREATE OR REPLACE MACRO attention(status, signatures, started_ns) AS CASE
-    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 2 + started_ns // 86400000000000
+CREATE OR REPLACE MACRO attention(status, failed_calls, signatures, started_ns) AS CASE
+    WHEN status IN ('failed', 'crashed', 'incomplete') THEN 3 + started_ns // 86400000000000
+    WHEN failed_calls THEN 2
     WHEN signatures > 0 THEN 1
     ELSE 0
 END;
