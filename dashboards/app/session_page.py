@@ -553,15 +553,16 @@ def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     listed: list[Listed] = [
         (took, each, "") for (took, _), each in zip(longest, shown, strict=True)
     ]
-    listed += _times_without_steps(opened)
+    pauses, code = _times_without_steps(opened)
+    listed = sorted([*listed, *code], key=lambda each: -each[0])[:MOST_LONGEST]
     return {
-        "longest": sorted(listed, key=lambda each: -each[0])[:MOST_LONGEST],
+        "longest": sorted([*listed, *pauses], key=lambda each: -each[0]),
         "longest_note": _times_note(opened, shown),
     }
 
 
-def _times_without_steps(opened: OpenedSession) -> list[Listed]:
-    """Return the named times without an interaction, and the longest time of agent code, if there are any."""
+def _times_without_steps(opened: OpenedSession) -> tuple[list[Listed], list[Listed]]:
+    """Return the longest times without an interaction, and the longest time of agent code, if there are any."""
     store, about = opened.view.store, opened.about
     started, duration = about["started_ns"], about["duration_ns"]
 
@@ -570,10 +571,10 @@ def _times_without_steps(opened: OpenedSession) -> list[Listed]:
         return named_pauses(splits, started, duration), longest_own_stretch(splits)
 
     pauses, stretch = opened.cache.get("times without steps", compute)
-    listed: list[Listed] = [(each.duration_ns, None, each.words) for each in pauses]
+    code: list[Listed] = []
     if stretch is not None and stretch.ended_ns > stretch.started_ns:
-        listed.append(_agent_code(opened, stretch))
-    return listed
+        code.append(_agent_code(opened, stretch))
+    return [(each.duration_ns, None, each.words) for each in pauses], code
 
 
 def _agent_code(opened: OpenedSession, stretch: Stretch) -> Listed:

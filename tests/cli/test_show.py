@@ -448,8 +448,8 @@ def test_the_time_between_interactions_is_shown() -> None:
     assert time_between([]) == 0
     pauses = named_pauses(splits, -2 * SECOND, 60 * SECOND)
     assert [(each.started_ns, each.duration_ns, each.words) for each in pauses] == [
-        (-2 * SECOND, 2 * SECOND, "before the first interaction"),
         (7 * SECOND, 13 * SECOND, "between interactions 2 and 3"),
+        (-2 * SECOND, 2 * SECOND, "before the first interaction"),
     ]
 
 

@@ -82,7 +82,7 @@ def _share(word: str, found: Sequence[int], chosen: Sequence[int]) -> str:
 def longest_steps(
     steps: Sequence[Row], agents: Mapping[str, str], pauses: Sequence[Pause] = ()
 ) -> list[Row]:
-    """Return the steps and pauses that took longest, the longest first, without steps that contain other steps.
+    """Return the steps that took longest, without steps that contain other steps, and all pauses, the longest first.
 
     Args:
         steps: the rows of the timeline, from `shown_steps`.
@@ -98,7 +98,8 @@ def longest_steps(
         and (row["kind"] if row["kind"] != "span" else row["name"]) in _TIMED
         and agent_of_call(str(row["lane"]), str(row["id"]), agents) is None
     ]
-    return heapq.nlargest(MOST_LONGEST, [*timed, *map(_pause_row, pauses)], key=_took)
+    longest = heapq.nlargest(MOST_LONGEST, timed, key=_took)
+    return sorted([*longest, *map(_pause_row, pauses)], key=_took, reverse=True)
 
 
 def pauses_of(store: Store, session_id: str) -> list[Pause]:

@@ -540,13 +540,15 @@ def _print_steps(
     )
     columns = (*turn_columns[:2], "notable", *turn_columns[2:])
     print_rows(with_lane_names(chosen, store, session_id), columns, "table")
-    longest = longest_steps(steps, lanes, pauses_of(store, session_id))
+    pauses = pauses_of(store, session_id)
+    longest = longest_steps(steps, lanes, pauses)
     click.echo()
     requests, calls = (
         sum(row["kind"] == kind for row in steps) for kind in ("attempt", "tool_call")
     )
     print_line(
-        f"the longest {len(longest):,} of {requests:,} requests, {calls:,} tool calls, waits, other steps and pauses:"
+        f"the longest {len(longest) - len(pauses):,} of {requests:,} requests, {calls:,} tool calls, waits and other "
+        f"steps{', and the longest pauses' if pauses else ''}:"
     )
     print_rows(with_lane_names(_longest(longest, first), store, session_id), _LONGEST, "table")
     _print_certainty(store, session_id, longest)

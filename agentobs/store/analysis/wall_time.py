@@ -51,6 +51,8 @@ LEAST_NAMED = 1_000_000_000
 """A time outside of interactions is named if it is at least this long, in nanoseconds. Our choice."""
 LEAST_SHARE = 0.01
 """A shorter time outside of interactions is named if it is at least this part of the session. Our choice."""
+MOST_PAUSES = 3
+"""The maximum number of times without an interaction in a list of steps. Our choice: they leave room for the steps."""
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
 """The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
@@ -189,12 +191,13 @@ def time_between(splits: Iterable[Split]) -> int:
 
 
 def named_pauses(splits: Sequence[Split], started_ns: int, duration_ns: int | None) -> list[Pause]:
-    """Return the times before the first interaction and between interactions that `is_named`, in order. They are not
-    steps of the agent. Arguments as for `time_outside`.
+    """Return the longest times before the first interaction and between interactions that `is_named`, the longest
+    first, at most `MOST_PAUSES`. They are not steps of the agent. Arguments as for `time_outside`.
     """
     before, _, _ = time_outside(splits, started_ns, duration_ns)
     found = [Pause(started_ns, before, "before the first interaction"), *_pauses_between(splits)]
-    return [each for each in found if is_named(each.duration_ns, duration_ns)]
+    named = [each for each in found if is_named(each.duration_ns, duration_ns)]
+    return sorted(named, key=lambda each: -each.duration_ns)[:MOST_PAUSES]
 
 
 def time_outside(
