@@ -26,13 +26,13 @@ from agentobs.store.analysis.lane_names import name_of_lane, with_agents
 from agentobs.store.analysis.session_search import SessionTexts
 from agentobs.store.analysis.wall_time import (
     LEAST_SHARE,
+    Pause,
     Split,
     Stretch,
     interaction_times,
-    is_named,
     longest_own_stretch,
+    named_pauses,
     outside_words,
-    time_outside,
 )
 from agentobs.store.analysis.waste import NOTHING, session_waste, waste_total, without_usage
 from dashboards.app.causes_page import file_values, why_values
@@ -563,30 +563,28 @@ def _time_values(opened: OpenedSession, query: Mapping[str, str]) -> dict[str, A
     listed: list[Listed] = [
         (took, each, "") for (took, _), each in zip(longest, shown, strict=True)
     ]
-    listed += _times_without_steps(opened)
+    pauses, code = _times_without_steps(opened)
+    listed = sorted([*listed, *code], key=lambda each: -each[0])[:MOST_LONGEST]
     return {
-        "longest": sorted(listed, key=lambda each: -each[0])[:MOST_LONGEST],
+        "longest": sorted([*listed, *pauses], key=lambda each: -each[0]),
         "longest_note": _times_note(opened, shown),
     }
 
 
-def _times_without_steps(opened: OpenedSession) -> list[Listed]:
-    """Return the time before the first interaction, and the longest time of agent code, if there are any."""
+def _times_without_steps(opened: OpenedSession) -> tuple[list[Listed], list[Listed]]:
+    """Return the longest times without an interaction, and the longest time of agent code, if there are any."""
     store, about = opened.view.store, opened.about
     started, duration = about["started_ns"], about["duration_ns"]
 
-    def compute() -> tuple[int, Stretch | None]:
+    def compute() -> tuple[list[Pause], Stretch | None]:
         splits = interaction_times(store, opened.session_id)
-        before, _, _ = time_outside(splits, started, duration)
-        return before, longest_own_stretch(splits)
+        return named_pauses(splits, started, duration), longest_own_stretch(splits)
 
-    before_ns, stretch = opened.cache.get("times without steps", compute)
-    listed: list[Listed] = []
-    if is_named(before_ns, duration):
-        listed.append((before_ns, None, "before the first interaction"))
+    pauses, stretch = opened.cache.get("times without steps", compute)
+    code: list[Listed] = []
     if stretch is not None and stretch.ended_ns > stretch.started_ns:
-        listed.append(_agent_code(opened, stretch))
-    return listed
+        code.append(_agent_code(opened, stretch))
+    return [(each.duration_ns, None, each.words) for each in pauses], code
 
 
 def _agent_code(opened: OpenedSession, stretch: Stretch) -> Listed:

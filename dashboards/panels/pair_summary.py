@@ -29,7 +29,7 @@ from dashboards.figures.phrases import certain_money, certainty_prefix, uncertai
 _TOTALS = (
     ("cost_usd", "Cost"),
     ("session_duration_ns", "Duration"),
-    ("turns", "Turns"),
+    ("turns", "Turns (all agents)"),
     ("failed_calls", "Failed tool calls"),
     ("denied_calls", "Denied tool calls"),
     ("failed_requests", "Failed requests"),
@@ -42,7 +42,8 @@ _TOTALS = (
     ("output_tokens", "Output tokens"),
 )
 _FIRST = (
-    "Outcome", "Cost", "Duration", "Turns", "Failed tool calls", "Denied tool calls", "Failed requests",
+    "Outcome", "Cost", "Duration", "Turns (all agents)", "Failed tool calls", "Denied tool calls",
+    "Failed requests",
 )  # fmt: skip
 """The totals before the models."""
 _SIGNS = {"same": "=", "changed": "~", "removed": "−", "added": "+"}
@@ -120,6 +121,7 @@ def ending(
     failure: Mapping[str, Any] | None,
     *,
     continues: bool,
+    has_sub_agents: bool = False,
     failed_agents: Sequence[str] = (),
 ) -> str:
     """Return how a session ended, in a sentence.
@@ -130,16 +132,18 @@ def ending(
         turns: the number of its last turn of the main agent; 0 if unknown.
         failure: its row in the view `failures`; None if it did not fail.
         continues: whether it has turns after the last turn of the other session.
+        has_sub_agents: whether it has sub-agents, so that the sentence names the agent of a turn.
         failed_agents: the types of its sub-agents that failed; an empty text if a type is unknown.
     """
     subject = f"{letter} continued and" if continues else letter
     verb = _ENDINGS.get(status)
+    of = " of the main agent" if has_sub_agents else ""
+    after = f" after turn {turns:,}{of}" if turns else ""
     if verb is None:
-        return f"{letter} is running, after turn {turns:,}." if turns else f"{letter} is running."
-    after = f" after turn {turns:,}" if turns else ""
+        return f"{letter} is running,{after}." if turns else f"{letter} is running."
     if failure is None:
         return f"{subject} {verb}{after}{_but(failed_agents)}."
-    where = _failed_where(failure)
+    where = _failed_where(failure, of)
     reason, error = failure["reason"], failure["step_class"] or failure["error_class"]
     if failure["cause"] == "result" or not where:
         return f"{subject} {verb}{after}{f': {reason or error}' if reason or error else ''}."
@@ -158,11 +162,11 @@ def _but(failed_agents: Sequence[str]) -> str:
     return f", but {len(failed_agents):,} of its sub-agents failed{named}"
 
 
-def _failed_where(failure: Mapping[str, Any]) -> str:
-    """Return in which turn a step failed; empty if no step failed."""
+def _failed_where(failure: Mapping[str, Any], of_main: str) -> str:
+    """Return in which turn a step failed, with `of_main` if the main agent made the step; empty if no step failed."""
     if failure["step_turn"] is None or not failure["step_kind"]:
         return ""
-    of = "" if failure["step_lane"] == "main" else " of a sub-agent"
+    of = of_main if failure["step_lane"] == "main" else " of a sub-agent"
     return f"in turn {failure['step_turn']:,}{of}"
 
 

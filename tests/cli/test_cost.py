@@ -302,12 +302,12 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     """`agentobs cache` prints the savings by caching and, for a single session, its lifetimes and misses."""
     listed = shell("cache")
     assert re.split(r"  +", lines(listed.out)[0]) == [
-        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "compactions",
+        "session id", "name", "calls", "hit ratio", "saved", "misses", "cache waste", "usual reason", "compactions",
         "$ compactions", "cheaper lifetime", "cost", "status",
     ]  # fmt: skip
     result = shell("cache", "refund-loop").out
     assert "hit ratio            49.5% of all input was read from the cache" in result
-    assert f"{'wasted':<20} cache: nothing wasted, no cache misses" in result
+    assert f"{'cache waste':<20} nothing, no cache misses" in result
     [row] = shell("cache", "refund-loop", "--json").rows
     assert row["saved_usd"] is not None
     assert shell("cache", "nobody-knows").code == 1

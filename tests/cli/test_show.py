@@ -17,7 +17,7 @@ from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.analysis.failed_steps import group_failed_steps
 from agentobs.store.analysis.shown_steps import shown_steps
-from agentobs.store.analysis.wall_time import Split, time_between
+from agentobs.store.analysis.wall_time import Split, named_pauses, time_between
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
@@ -258,8 +258,10 @@ def test_a_long_session_is_shown_by_its_notable_turns(
     assert "slow" in notable["33"]
     assert "failed, expensive" in notable["60"]
     at = next(at for at, line in enumerate(shown) if line.startswith("the longest 10 of "))
-    assert shown[at + 2].split()[:2] == ["500", "ms"]
-    assert "33" in shown[at + 2].split()
+    assert shown[at + 2].split()[:2] == ["1.00", "s"]
+    assert "before the first interaction" in shown[at + 2]
+    assert shown[at + 3].split()[:2] == ["500", "ms"]
+    assert "33" in shown[at + 3].split()
     everything = shell("show", "long", "--all").out.splitlines()
     assert sum(line.startswith("main") for line in everything) == 120
     assert "turns:" not in shell("show", "short").out
@@ -281,6 +283,26 @@ def test_sessions_show_what_failed_and_which_need_attention(
     assert [line.split()[1] for line in ordered] == ["short"]
     columns = json.loads(shell("sessions", "--attention", "--json").out.splitlines()[0])
     assert columns["name"] == "short"
+
+
+@pytest.mark.slow
+def test_completed_sessions_with_failed_calls_need_attention_before_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the failed sessions, `--attention` lists those with a denied call, even if others cost more."""
+    home = a_home(tmp_path)
+    denied = ToolAnswer("no", is_error=True, outcome="denied")
+    called = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    asked = attempt(1, 1, content=[called])
+    ran = replace(tool(1, "toolu_1", "look", at=T0 + SECOND), answer=denied)
+    dear = attempt(2, 1, output_tokens=9_000)
+    record(home, [
+        start(1, "denied"), asked, ran, attempt(1, 2), end(1),
+        start(2, "dear"), dear, end(2),
+        start(3, "failed"), attempt(3, 1), end(3, failed=True),
+    ])  # fmt: skip
+    listed = Shell(home.path, capsys)("sessions", "--attention").out.splitlines()[1:]
+    assert [line.split()[1] for line in listed] == ["failed", "denied", "dear"]
 
 
 @pytest.mark.slow
@@ -350,6 +372,10 @@ def test_a_cut_response_is_explained_and_its_cost_is_shown(
         "wasted at least $0.0020 on 1 request with a failed or cut response"
     ]
     assert [line.split(" POST")[0] for line in lines if " POST" in line] == ["turn 1", "turn 2"]
+    turn = shell("show", "story", "--turn", "2", "--content").out
+    [step] = [line for line in turn.splitlines() if "  request " in line]
+    assert "the response was cut: the connection was closed  RemoteProtocolError  " in step
+    assert turn.endswith("\nthe response is incomplete (cut):\n  RemoteProtocolError: closed\n")
 
 
 def test_the_span_of_a_client_without_spans_is_not_shown() -> None:
@@ -420,6 +446,11 @@ def test_the_time_between_interactions_is_shown() -> None:
     splits = [interaction(0, 5), interaction(3, 4), interaction(20, 1)]
     assert time_between(splits) == 13 * SECOND
     assert time_between([]) == 0
+    pauses = named_pauses(splits, -2 * SECOND, 60 * SECOND)
+    assert [(each.started_ns, each.duration_ns, each.words) for each in pauses] == [
+        (7 * SECOND, 13 * SECOND, "between interactions 2 and 3"),
+        (-2 * SECOND, 2 * SECOND, "before the first interaction"),
+    ]
 
 
 def a_session_of_two_agents(home: Path) -> None:
@@ -476,7 +507,7 @@ def test_one_turn_is_shown_with_what_the_model_received(
     lines = [" ".join(line.split()) for line in facts.splitlines()]
     assert "turn 1 of 2 of main" in lines
     assert "totals $0.0002, 2 requests (1 failed), 2 tool calls (1 failed)" in lines
-    steps = lines[lines.index("") + 2 :]
+    steps = lines[lines.index("") + 2 : -2]
     assert len(steps) == 4
     assert "HTTP 529: overloaded_error" in steps[0]
     assert " call agent: sub-agent agent 1 " in steps[2]
@@ -484,7 +515,11 @@ def test_one_turn_is_shown_with_what_the_model_received(
     assert " failed " in steps[3]
     assert "no station" not in facts
     assert "Is it wet?" not in facts
-    sent = shell("show", "pair", "--turn", "1", "--content").out.removeprefix(facts)
+    hint = "\ntexts are not shown; add --content\n"
+    assert facts.endswith(hint)
+    sent = shell("show", "pair", "--turn", "1", "--content").out
+    assert hint not in sent
+    sent = sent.removeprefix(facts.removesuffix(hint))
     first, second = sent.split("request 2 of 2")
     assert "system prompt: 1,310 characters\n  Be brief.\n  Never guess. " in first
     assert "  … 510 more characters\ntools: agent, weather\nmessages: 1\n" in first
@@ -496,7 +531,8 @@ def test_one_turn_is_shown_with_what_the_model_received(
     sent = shell("show", "pair", "--turn", "2", "--content").out
     assert "1,310 characters (as in the previous request)" in sent
     assert "tools: agent, weather (as in the previous request)\n" in sent
-    assert "\nmessages: 3, 1 of them new since the previous request and its response\n" in sent
+    new = "1 of them new since the previous request and its response"
+    assert f"\nmessages: 3, {new}; --turn with an earlier turn shows the others\n" in sent
     assert "Is it wet?" not in sent
     assert "\nerror of weather:\n  no station\n" in sent
     assert sent.endswith("\nmodel:\n  done\n")

@@ -106,6 +106,31 @@ def test_a_table_fits_the_terminal(width: int) -> None:
     assert all(name in " ".join(" ".join(lines).split()) for name in left_out)
 
 
+def test_a_cause_has_two_lines_and_leaves_room_for_the_duration() -> None:
+    """In a list of sessions at 120 columns, a long cause is cut after two lines, and the duration is shown."""
+    cause = (
+        "ValueError in issue_refund at refund_agent.py:39; declared by the agent: refund-not-issued"
+    )
+    columns = [
+        "session_id", "name", "title", "status", "cause", "started_ns", "duration_ns", "turns", "cost_usd",
+    ]  # fmt: skip
+    values = [
+        "01a221b8", "invoice-report", "My parcel for order A-17 never arrived", "completed", cause, "11-28 10:34",
+        "17 min 45 s", "12", "≥ $0.0104",
+    ]  # fmt: skip
+    file = io.StringIO()
+    terminal = Console(file=file, width=120, force_terminal=True, legacy_windows=False)
+    headings = [name.removesuffix("_ns").removesuffix("_usd") for name in columns]
+    rows = [values, [*values[:4], "one line", *values[5:]]]
+    print_table(terminal, headings, rows, keys=columns)
+    lines = [line.rstrip() for line in plain(file.getvalue()).splitlines()]
+    at = next(at for at, line in enumerate(lines) if "ValueError in" in line)
+    assert "17 min 45 s" in lines[at]
+    assert lines[at + 1].split()[0] == "issue_refund"
+    assert lines[at + 1].endswith("…")
+    assert " one line " in lines[at + 2]
+
+
 def test_a_pipe_gets_whole_values() -> None:
     """Without a terminal, each row is one line with all columns and full IDs, without escape sequences."""
     lines = printed(None).splitlines()

@@ -88,8 +88,10 @@ def test_turns_are_those_of_the_other_pages(pair: Pair) -> None:
     `show` and the view `sessions` do.
     """
     page = pair.client.get(f"/compare?a={pair.delegating}&b={pair.cut}").words
-    assert "Turns 5 0 complete and 1 cut off 5 fewer in B (100%)" in page
-    assert re.search(r"^turns +5 +0 complete and 1 cut off +-5 *$", diff(pair), re.MULTILINE)
+    assert "Turns (all agents) 5 0 complete and 1 cut off 5 fewer in B (100%)" in page
+    assert re.search(
+        r"^turns \(all agents\) +5 +0 complete and 1 cut off +-5 *$", diff(pair), re.MULTILINE
+    )
     found = json.loads(diff(pair, "--json"))
     assert [found[side]["turns"] for side in "ab"] == [
         row[0] for row in query_rows(pair.home, "SELECT turns FROM sessions ORDER BY started_ns")

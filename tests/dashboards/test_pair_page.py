@@ -338,7 +338,7 @@ def test_a_retried_attempt_is_an_extra_attempt(tmp_path: Path) -> None:
     command = CliRunner().invoke(cli, ["--home", str(home.path), "diff", ONE, OTHER])
     assert command.stdout.startswith(NO_IDENTICAL_STEP)
     assert "529 overloaded_error (retried, succeeded)" in command.stdout
-    assert re.search(r"^turns +1 +1 *$", command.stdout, re.MULTILINE)
+    assert re.search(r"^turns \(all agents\) +1 +1 *$", command.stdout, re.MULTILINE)
     with serving(home) as client:
         words = client.get(f"/compare?a={ONE}&b={OTHER}").words
     offered = "Compare A with another session Compare B with another session"
@@ -346,7 +346,7 @@ def test_a_retried_attempt_is_an_extra_attempt(tmp_path: Path) -> None:
     assert "First extra attempt: request in turn 1 : only in B, http_error 529" in words
     assert "First change of outcome" not in words
     assert "Outcome completed completed no difference" in words
-    assert "Turns 1 1 no difference" in words
+    assert "Turns (all agents) 1 1 no difference" in words
     assert "model-of-nobody different Attempts 1 2 1 more in B" in words
     assert words.index("Totals") < words.index("Step in B")
 
@@ -592,6 +592,9 @@ def test_the_page_says_how_each_session_ended() -> None:
         ending("A", "crashed", 9, nowhere, continues=False),
         ending("A", "failed", 9, limited, continues=False),
         ending("A", "running", 0, None, continues=False),
+        ending("A", "running", 3, None, continues=False, has_sub_agents=True),
+        ending("B", "failed", 1_000, failure, continues=True, has_sub_agents=True),
+        ending("A", "failed", 9, sub_agent, continues=False, has_sub_agents=True),
         ending("B", "completed", 2, None, continues=False, failed_agents=["tests"]),
         ending("B", "completed", 2, None, continues=False, failed_agents=[""]),
         ending("B", "completed", 2, None, continues=False, failed_agents=["tests", "docs", ""]),
@@ -603,6 +606,9 @@ def test_the_page_says_how_each_session_ended() -> None:
         "A crashed after turn 9: KeyError.",
         "A failed after turn 9: max_turns.",
         "A is running.",
+        "A is running, after turn 3 of the main agent.",
+        "B continued and failed in turn 1,001 of the main agent: mail, KeyError.",
+        "A failed in turn 1,001 of a sub-agent: mail, ValueError.",
         "B completed after turn 2, but its sub-agent tests failed.",
         "B completed after turn 2, but a sub-agent failed.",
         "B completed after turn 2, but 3 of its sub-agents failed (docs, tests).",
@@ -665,9 +671,10 @@ def test_the_head_starts_with_outcomes(tmp_path: Path) -> None:
         words = page.words
         [step, *_] = [each for each in page.links(f"/sessions/{second}?") if "step=" in each]
         assert client.get(step).status == 200
-    assert "A completed after turn 2." in words
+    assert "A completed after turn 2 of the main agent." in words
     assert (
-        "B completed after turn 2, but its sub-agent tests failed. Last failed step in B" in words
+        "B completed after turn 2 of the main agent, but its sub-agent tests failed. Last failed step in B"
+        in words
     )
     assert "First change of outcome: call agent in turn 1 : failed only in B" in words
     assert "First change of content: request in turn 1 : different text of the response" in words

@@ -131,6 +131,12 @@ def test_the_duration_names_the_time_in_interactions(
     record(home, [*talk.records, end(1, later + 30 * SECOND)])
     with serving(home) as client:
         words = client.get(f"/sessions/{SESSION}").words
+        trace = client.get(f"/sessions/{SESSION}?tab=trace")
+        times = client.get(f"/sessions/{SESSION}?tab=time").words
+    longest = times.partition("Longest steps and pauses")[2]
+    assert longest.split(" between interactions 1 and 2")[0].strip() == "2 h"
+    off = [attributes for _, attributes in trace.tags if attributes.get("class") == "button off"]
+    assert [each.get("aria-disabled") for each in off] == ["true", "true"]
     tile = re.search(
         r"Duration 2 h 1 min (.*?) in interactions, (.*? between and .*? after them)", words
     )

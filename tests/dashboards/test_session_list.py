@@ -57,6 +57,7 @@ pytestmark = pytest.mark.xdist_group("dashboards_listing")
 HOUR = 3_600 * SECOND
 SESSIONS = 130
 COUNT = SESSIONS + 4
+NO = ToolAnswer("No.", is_error=True, outcome="denied")
 EVIL = "<script>alert(1)</script>\u202e\x1b[31m"
 
 
@@ -74,7 +75,8 @@ def made_session(number: int) -> list[Record]:
         for turn in range(1, 2 + number % 3)
     ]  # fmt: skip
     ends = [] if number % 10 == 9 else [end(number, at + number * SECOND, failed=number % 7 == 3)]
-    return [start(number, name, at, **tags), *turns, *ends]
+    called = [replace(tool(number, "call", "look", at=at), answer=NO)] if number == 40 else []
+    return [start(number, name, at, **tags), *turns, *called, *ends]
 
 
 @pytest.fixture(scope="module")
@@ -524,12 +526,14 @@ def test_abandoned_pages_are_interrupted(home: Home, monkeypatch: pytest.MonkeyP
 
 
 def test_what_needs_attention_comes_first(client: Client, store: duckdb.DuckDBPyConnection) -> None:
-    """Failed sessions come first, by day; then those with signatures. The most expensive of a day or a group is first,
-    and a failed session of unknown cost is the first of its day.
+    """Failed sessions come first, by day; then those with failed calls, then those with signatures. The most expensive
+    of a day or a group is first, and a failed session of unknown cost is the first of its day.
     """
     failed = "status IN ('failed', 'crashed', 'incomplete')"
+    calls = "SELECT session_id FROM errors WHERE kind = 'tool_call'"
     order = (
-        f"CASE WHEN {failed} THEN 2 WHEN session_id = '{session_id(900)}' THEN 1 ELSE 0 END DESC, "
+        f"CASE WHEN {failed} THEN 3 WHEN session_id IN ({calls}) THEN 2 "
+        f"WHEN session_id = '{session_id(900)}' THEN 1 ELSE 0 END DESC, "
         f"CASE WHEN {failed} THEN started_at::DATE END DESC, {failed} AND cost_usd IS NULL DESC, "
         "cost_usd DESC NULLS LAST, started_ns DESC, session_id DESC"
     )

@@ -19,6 +19,7 @@ from agentobs.cli.terminal.query_output import (
     Rows,
     as_dicts,
     form_options,
+    heading,
     open_store,
     print_rows,
     rows_of,
@@ -478,7 +479,7 @@ def _print_repriced(repriced: Sequence[Repriced], assumptions: Sequence[str]) ->
 def _cache_waste(
     waste: Sequence[Waste], costs: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return what was paid again for cached tokens, one kind per line with its label.
+    """Return what was paid again for cached tokens, one kind per line with its label. `show` has all kinds of waste.
 
     Args:
         waste: the kinds of waste of the session.
@@ -489,8 +490,9 @@ def _cache_waste(
     chosen = [each for each in waste if each.kind in ("misses", "compactions", "prefixes")]
     found = with_share(chosen, costs)
     is_wasted = any(each.is_counted for each in found)
-    nothing = [] if is_wasted else [("wasted", "cache: nothing wasted, no cache misses")]
-    return [*nothing, *waste_facts(found, waste_total(found, costs))]
+    nothing = [] if is_wasted else [("wasted", "nothing, no cache misses")]
+    facts = [*nothing, *waste_facts(found, waste_total(found, costs))]
+    return [(heading("wasted_usd") if name == "wasted" else name, words) for name, words in facts]
 
 
 def _print_cache(rows: Sequence[dict[str, Any]], waste: Sequence[tuple[str, str]]) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 _TOTALS = (
-    ("turns", "turns"),
+    ("turns (all agents)", "turns"),
     ("attempts", "requests"),
     ("tool calls", "tool_calls"),
     ("failed tool calls", "failed_calls"),

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agentobs.store.analysis.failed_steps import FailedSteps
+    from agentobs.store.analysis.wall_time import Pause
+    from agentobs.store.port import Store
 
     Row = Mapping[str, Any]
 
@@ -77,12 +79,15 @@ def _share(word: str, found: Sequence[int], chosen: Sequence[int]) -> str:
     return word if count == len(found) else f"{word} ({count:,} of {len(found):,})"
 
 
-def longest_steps(steps: Sequence[Row], agents: Mapping[str, str]) -> list[Row]:
-    """Return the steps that took longest, the longest first, without steps that contain other steps.
+def longest_steps(
+    steps: Sequence[Row], agents: Mapping[str, str], pauses: Sequence[Pause] = ()
+) -> list[Row]:
+    """Return the steps that took longest, without steps that contain other steps, and all pauses, the longest first.
 
     Args:
         steps: the rows of the timeline, from `shown_steps`.
         agents: the display names of the lanes of the session. A call that started a sub-agent contains its steps.
+        pauses: the times without an interaction, from `named_pauses`. They become rows of the kind `pause`.
     """
     from agentobs.store.analysis.lane_names import agent_of_call
 
@@ -93,7 +98,29 @@ def longest_steps(steps: Sequence[Row], agents: Mapping[str, str]) -> list[Row]:
         and (row["kind"] if row["kind"] != "span" else row["name"]) in _TIMED
         and agent_of_call(str(row["lane"]), str(row["id"]), agents) is None
     ]
-    return heapq.nlargest(MOST_LONGEST, timed, key=_took)
+    longest = heapq.nlargest(MOST_LONGEST, timed, key=_took)
+    return sorted([*longest, *map(_pause_row, pauses)], key=_took, reverse=True)
+
+
+def pauses_of(store: Store, session_id: str) -> list[Pause]:
+    """Return the times of a session without an interaction that are long enough to be named, see `named_pauses`."""
+    from agentobs.store.analysis.wall_time import interaction_times, named_pauses
+
+    [about] = store.rows("internal/session", session_id=session_id).dicts()
+    splits = interaction_times(store, session_id)
+    return named_pauses(splits, about["started_ns"], about["duration_ns"])
+
+
+def _pause_row(pause: Pause) -> Row:
+    """Return a pause as a row of the timeline; it belongs to no agent."""
+    unknown = dict.fromkeys(("lane", "turn", "outcome", "error_type", "estimated_ns"))
+    return {
+        **unknown,
+        "kind": "pause",
+        "what": pause.words,
+        "started_ns": pause.started_ns,
+        "duration_ns": pause.duration_ns,
+    }
 
 
 def _took(step: Row) -> int:

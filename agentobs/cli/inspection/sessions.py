@@ -17,7 +17,7 @@ from agentobs.cli.inspection.failure_output import (
     failure_of,
     print_outcome,
 )
-from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns
+from agentobs.cli.inspection.notable_steps import longest_steps, notable_turns, pauses_of
 from agentobs.cli.inspection.session_summary import summary_facts
 from agentobs.cli.inspection.time_use import shares_line
 from agentobs.cli.terminal.home_option import home_option
@@ -216,8 +216,8 @@ def show(
 ) -> None:
     """Show one session: what failed, cost and time, turns, and steps.
 
-    Of a long session, it shows the failed, slowest and most expensive turns, and the longest steps. With --turn, it
-    shows one turn.
+    Of a long session, it shows the failed, slowest and most expensive turns, and the longest steps and pauses. With
+    --turn, it shows one turn.
 
     SESSION is the ID of a session, the start or end of the ID (4 characters or more), or its name.
     """
@@ -275,7 +275,7 @@ def _show_turn(
     context: click.Context, session: str, turn: int, lane: str | None, content: bool
 ) -> None:
     """Print one turn of a session, on request with its content."""
-    from agentobs.cli.inspection.turn_output import print_turn, turn_content
+    from agentobs.cli.inspection.turn_output import TEXTS_HINT, print_turn, turn_content
 
     with open_store(context) as store:
         session_id = session_of(store, session)
@@ -285,6 +285,10 @@ def _show_turn(
                 recording = store.content(session_id)
             for line in turn_content(recording, attempt_ids):
                 click.echo(line)
+        else:
+            [kept] = store.rows("internal/content_state", session_id=session_id).dicts()
+            if kept["content"] != "off" and kept["pruned_ns"] is None:
+                click.echo(f"\n{TEXTS_HINT}")
 
 
 def _print_time_and_waste(store: Store, session_id: str, about: Mapping[str, Any]) -> None:
@@ -537,13 +541,15 @@ def _print_steps(
     )
     columns = (*turn_columns[:2], "notable", *turn_columns[2:])
     print_rows(with_lane_names(chosen, store, session_id), columns, "table")
-    longest = longest_steps(steps, lanes)
+    pauses = pauses_of(store, session_id)
+    longest = longest_steps(steps, lanes, pauses)
     click.echo()
     requests, calls = (
         sum(row["kind"] == kind for row in steps) for kind in ("attempt", "tool_call")
     )
     print_line(
-        f"the longest {len(longest):,} of {requests:,} requests, {calls:,} tool calls, waits and other steps:"
+        f"the longest {len(longest) - len(pauses):,} of {requests:,} requests, {calls:,} tool calls, waits and other "
+        f"steps{', and the longest pauses' if pauses else ''}:"
     )
     print_rows(with_lane_names(_longest(longest, first), store, session_id), _LONGEST, "table")
     _print_certainty(store, session_id, longest)
@@ -568,12 +574,13 @@ def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
 
 
 def _longest(steps: Sequence[Mapping[str, Any]], first: int) -> Rows:
-    """Return the longest steps for a table, with their turns."""
+    """Return the longest steps for a table, with their turns; a time before the first step has no `after`."""
     names = ("what", "lane", "turn", "outcome", "error_type", "estimated_ns")
-    shown = [
-        (row["duration_ns"], row["started_ns"] - first, *(row[name] for name in names))
-        for row in steps
-    ]
+    shown = []
+    for row in steps:
+        after = row["started_ns"] - first
+        known = after if after >= 0 else None
+        shown.append((row["duration_ns"], known, *(row[name] for name in names)))
     return [*_LONGEST, "estimated_ns"], shown
 
 

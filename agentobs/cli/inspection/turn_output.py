@@ -40,6 +40,10 @@ _MARKS = ("cost_status", "estimated_ns")
 """The columns from which signs in the table are made."""
 _STEP_KINDS = {"attempt": "request", "tool_call": "tool_call", "permission": "decision"}
 """The kinds of `session_timeline`, with those of `session_steps`."""
+TEXTS_HINT = "texts are not shown; add --content"
+"""The last line of a turn without its content."""
+_EARLIER = "; --turn with an earlier turn shows the others"
+"""What follows the number of messages if only the new ones are shown."""
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
@@ -240,18 +244,20 @@ def _row(
         "what": f"{step['what']}: sub-agent {started}" if started else step["what"],
         "duration_ns": step["duration_ns"],
         "outcome": outcome,
-        "error": _error(step, errors),
+        "error": _error(step, errors, str(outcome)),
     }
 
 
-def _error(step: Row, errors: Sequence[Row]) -> str | None:
-    """Return the class and the place of the error of a step; the class of a failed request is in its outcome."""
+def _error(step: Row, errors: Sequence[Row], outcome: str) -> str | None:
+    """Return the class and the place of the error of a step, without a class that the outcome of a request names."""
     key = (step["kind"], step["id"], step["lane"], step["turn"])
     for row in errors:
         if (row["kind"], row["id"], row["lane"], row["turn"]) == key:
             line = f":{row['error_line']}" if row["error_line"] is not None else ""
             place = f"at {text(row['error_file'])}{line}" if row["error_file"] else None
-            known = row["error_class"] if step["kind"] != "attempt" else None
+            known = row["error_class"]
+            if known is not None and step["kind"] == "attempt" and str(known) in outcome.split():
+                known = None
             return " ".join(filter(None, (known, place))) or None
     return None
 
@@ -331,14 +337,14 @@ def _results(exchange: ModelExchange, previous: ModelExchange) -> Iterator[str]:
 
 def _entry_lines(entry: Entry) -> Iterator[str]:
     yield ""
-    yield f"{printable(entry.title)}:"
+    yield f"{printable(entry.title)}:" if entry.text else printable(entry.title)
     yield from (f"  {line}" for line in entry.text.splitlines())
 
 
 def _messages(count: int, first: int, removed: int) -> str:
     """Return the number of messages of a request, and what differs from the previous request."""
     changed = f"; {removed:,} of the previous request changed or removed" if removed else ""
-    return f"messages: {message_counts(count, count - first)}{changed}"
+    return f"messages: {message_counts(count, count - first)}{changed}{_EARLIER if first else ''}"
 
 
 def _prompt(dialect: Dialect, body: Row, before: Row | None, is_imported: bool) -> Iterator[str]:

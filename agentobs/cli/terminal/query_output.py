@@ -232,6 +232,7 @@ _SHORT_HEADINGS = {
     "cache read": "$ read",
     "compaction": "$ compactions",
     "extra": "extra cost",
+    "wasted": "cache waste",
     "cost status": "status",
     "tool use count": "calls",
     "first chunk": "1st chunk",

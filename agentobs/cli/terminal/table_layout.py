@@ -10,7 +10,7 @@ GAP = 2
 LEAST_TEXT = 9
 """The minimum width of a column of text that is longer than that. Our choice: `completed` fits."""
 LEAST = {
-    "title": 28, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 19, "detail": 18,
+    "title": 24, "model": 18, "name": 14, "tool": 14, "what": 18, "step": 18, "cause": 19, "detail": 18,
     "cost_status": 11, "compared_total": 20,
     "total_of_a": 16, "total_of_b": 16, "b_minus_a": 18,
 }  # fmt: skip

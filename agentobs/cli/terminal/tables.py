@@ -40,6 +40,8 @@ WRAPPED = frozenset(
      "total_of_a", "total_of_b", "b_minus_a")
 )  # fmt: skip
 """The columns whose texts are wrapped on a terminal; other long texts are cut, so that each row has one line."""
+MOST_LINES = {"cause": 2}
+"""The maximum number of lines of a wrapped text, by column; the rest is cut. Our choice: a list remains a list."""
 _STATES = {
     "red": "failed crashed error errors http_error transport_error diverged raised timeout mismatch",
     "yellow": "incomplete orphaned denied deny interrupted cancelled abandoned unknown broken_off",
@@ -134,7 +136,9 @@ def print_table(
     for row in cells:
         table.add_row(
             *(
-                _cell(keys[at], row[at], None if whole or keys[at] in WRAPPED else width)
+                _wrapped_cell(terminal, keys[at], row[at], width)
+                if keys[at] in MOST_LINES and not whole
+                else _cell(keys[at], row[at], None if whole or keys[at] in WRAPPED else width)
                 for at, width in widths.items()
             )
         )
@@ -235,6 +239,16 @@ def _cell(key: str, cell: str, width: int | None) -> Text:
     if width is not None:
         shown.truncate(width, overflow="ellipsis")
     return shown
+
+
+def _wrapped_cell(terminal: Console, key: str, cell: str, width: int) -> Text:
+    """Return a cell that is wrapped at a width, with at most `MOST_LINES`; the last line is cut."""
+    lines = [each.plain.rstrip() for each in Text(cell).wrap(terminal, width)]
+    kept = MOST_LINES[key] - 1
+    last = Text(" ".join(lines[kept:]))
+    last.truncate(width, overflow="ellipsis")
+    shown = [*lines[:kept], *([last.plain] if last else [])]
+    return Text("\n".join(shown), style=_style(key, cell))
 
 
 def _style(key: str, cell: str) -> str:

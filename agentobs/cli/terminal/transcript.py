@@ -151,7 +151,9 @@ def _response(exchange: ModelExchange) -> Iterator[tuple[Kind, str, str]]:
         return
     yield from _said(message_of(exchange.question.path, answer).blocks)
     if answer.ending != "complete":
-        yield "error", f"the response is incomplete ({answer.ending})", ""
+        failure = answer.failure
+        cause = ": ".join(filter(None, (failure.name, failure.message))) if failure else ""
+        yield "error", f"the response is incomplete ({answer.ending})", cause
 
 
 def _said(blocks: Sequence[Block]) -> Iterator[tuple[Kind, str, str]]:

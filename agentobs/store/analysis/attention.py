@@ -1,4 +1,4 @@
-"""The order in which sessions need attention: failed ones, then those with failure signatures, then all others."""
+"""The order in which sessions need attention: failed ones first, see `ATTENTION_ORDER`."""
 
 from __future__ import annotations
 

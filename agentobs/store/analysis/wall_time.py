@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from agentobs.records.display import listed, seconds
 from agentobs.store.port import Store
@@ -51,6 +51,8 @@ LEAST_NAMED = 1_000_000_000
 """A time outside of interactions is named if it is at least this long, in nanoseconds. Our choice."""
 LEAST_SHARE = 0.01
 """A shorter time outside of interactions is named if it is at least this part of the session. Our choice."""
+MOST_PAUSES = 3
+"""The maximum number of times without an interaction in a list of steps. Our choice: they leave room for the steps."""
 
 _WHOLE: frozenset[Part] = frozenset(("person", "hook", "queued", "retry_wait"))
 """The categories that include everything that runs inside, such as the LLM requests of a hook or of a classifier."""
@@ -162,14 +164,40 @@ def has_unseen_waits(splits: Iterable[Split]) -> bool:
     return any(each.tool_ns and "person" in UNSEEN[each.timing_source] for each in splits)
 
 
+class Pause(NamedTuple):
+    """A time in which no interaction was open."""
+
+    started_ns: int
+    duration_ns: int
+    words: str
+    """Where it was: `before the first interaction`, or `between interactions 3 and 4`, numbered as on the page."""
+
+
+def _pauses_between(splits: Iterable[Split]) -> list[Pause]:
+    """Return the times between interactions in which none was open, in order."""
+    found: list[Pause] = []
+    end = None
+    for number, split in enumerate(sorted(splits, key=lambda each: each.started_ns)):
+        if end is not None and split.started_ns > end:
+            words = f"between interactions {number:,} and {number + 1:,}"
+            found.append(Pause(end, split.started_ns - end, words))
+        end = max(end or 0, split.started_ns + split.wall_ns)
+    return found
+
+
 def time_between(splits: Iterable[Split]) -> int:
     """Return the time between interactions in which none was open, in nanoseconds."""
-    idle, end = 0, None
-    for split in sorted(splits, key=lambda each: each.started_ns):
-        if end is not None:
-            idle += max(split.started_ns - end, 0)
-        end = max(end or 0, split.started_ns + split.wall_ns)
-    return idle
+    return sum(each.duration_ns for each in _pauses_between(splits))
+
+
+def named_pauses(splits: Sequence[Split], started_ns: int, duration_ns: int | None) -> list[Pause]:
+    """Return the longest times before the first interaction and between interactions that `is_named`, the longest
+    first, at most `MOST_PAUSES`. They are not steps of the agent. Arguments as for `time_outside`.
+    """
+    before, _, _ = time_outside(splits, started_ns, duration_ns)
+    found = [Pause(started_ns, before, "before the first interaction"), *_pauses_between(splits)]
+    named = [each for each in found if is_named(each.duration_ns, duration_ns)]
+    return sorted(named, key=lambda each: -each.duration_ns)[:MOST_PAUSES]
 
 
 def time_outside(

@@ -136,6 +136,7 @@ _TABLES = """
         fact_words AS words,
         NULL::VARCHAR AS title,
         contains(fact_words, 'digest:') AS has_digests,
+        has_failed_calls(listed.session_id) AS has_failed_calls,
         0::BIGINT AS signature_count,
         hash(listed) AS fingerprint
     FROM listed

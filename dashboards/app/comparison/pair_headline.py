@@ -81,6 +81,10 @@ def endings(
             turns[at],
             failure,
             continues=continues,
+            has_sub_agents=any(
+                part is not None and not _is_main(part)
+                for part in (step.get("ab"[at]) for step in steps)
+            ),
             failed_agents=[
                 str(each["agent_type"] or "")
                 for each in session.restored("internal/failed_sub_agents")

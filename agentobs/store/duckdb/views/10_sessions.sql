@@ -2,11 +2,20 @@
 
 -- Whether a status is that of a session that failed, crashed, or has no recorded end.
 CREATE OR REPLACE MACRO is_failure(status) AS status IN ('failed', 'crashed', 'incomplete');
--- How much a session needs attention: 1 if failure signatures were found, 0 if not. If it failed, a larger number that
--- grows with the day of its start. The money that sessions of equal numbers lost decides next; if it is unknown, a failed
--- session comes first, and any other session last.
-CREATE OR REPLACE MACRO attention(status, signatures, started_ns) AS CASE
-    WHEN is_failure(status) THEN 2 + started_ns // 86400000000000
+
+-- Whether a tool call of a session failed or was denied. The calls are those of `internal/failed_calls`.
+CREATE OR REPLACE MACRO has_failed_calls(of_session) AS of_session IN (
+    SELECT session_id FROM tool_results WHERE is_error OR outcome IN ('denied', 'blocked')
+    UNION ALL
+    SELECT session_id FROM provider_tool_results WHERE is_error
+);
+
+-- How much a session needs attention: 2 if tool calls failed or were denied, 1 if failure signatures were found, 0 if
+-- neither. If it failed, a larger number that grows with the day of its start. The money that sessions of equal numbers
+-- lost decides next; if it is unknown, a failed session comes first, and any other session last.
+CREATE OR REPLACE MACRO attention(status, failed_calls, signatures, started_ns) AS CASE
+    WHEN is_failure(status) THEN 3 + started_ns // 86400000000000
+    WHEN failed_calls THEN 2
     WHEN signatures > 0 THEN 1
     ELSE 0
 END;

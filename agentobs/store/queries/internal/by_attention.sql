@@ -13,7 +13,7 @@ WITH listed AS (
 SELECT session_id
 FROM listed
 ORDER BY
-    attention(status, signatures, started_ns) DESC,
+    attention(status, has_failed_calls(session_id), signatures, started_ns) DESC,
     attention_money(status, cost_usd) DESC NULLS LAST,
     started_ns DESC,
     session_id DESC;

@@ -9,8 +9,8 @@
 -- $session_id: only this session. is_checked: whether the failure signatures and the last error were computed; they are
 -- empty before.
 --
--- $sort: the column, as in the URL of the page; `attention` means failed sessions by day, then those with failure
--- signatures, by cost. $descending: whether the largest values come first. $limit, $offset: the page.
+-- $sort: the column, as in the URL of the page; `attention` means failed sessions by day, then those with failed
+-- or denied tool calls, then those with failure signatures, by cost. $descending: whether the largest values come first. $limit, $offset: the page.
 --
 -- The sessions of the page are chosen by the few columns that this needs; the others are read for them only.
 WITH chosen AS (
@@ -30,7 +30,7 @@ WITH chosen AS (
             WHEN 'output' THEN output_tokens
             WHEN 'tokens' THEN input_tokens + cache_read_tokens + cache_write_tokens + output_tokens
             WHEN 'signatures' THEN signature_count
-            WHEN 'attention' THEN attention(status, signature_count, started_ns)
+            WHEN 'attention' THEN attention(status, has_failed_calls, signature_count, started_ns)
         END AS number_key,
         CASE $sort::VARCHAR WHEN 'cost' THEN cost_usd WHEN 'attention' THEN attention_money(status, cost_usd) END AS money_key,
         CASE WHEN $sort::VARCHAR = 'attention' THEN started_ns END AS time_key
@@ -77,7 +77,7 @@ WITH chosen AS (
         LIMIT $limit::BIGINT OFFSET $offset::BIGINT
     )
 ), shown AS (
-    SELECT listing.* EXCLUDE (words, fact_words, title, has_digests, signature_count), page.position
+    SELECT listing.* EXCLUDE (words, fact_words, title, has_digests, has_failed_calls, signature_count), page.position
     FROM app.listing AS listing
     JOIN page ON listing.rowid = page.place
 ), found AS (
