@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentobs.recording.facts.interpreter import Interpreter
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place
 from agentobs.records.facts import Zones
-from tests.store.recordings import attempt
+from tests.store.recordings import attempt, session_id
 
 
 def token_count(exchange: ModelExchange) -> ModelExchange:
@@ -23,7 +23,8 @@ def token_count(exchange: ModelExchange) -> ModelExchange:
 def test_a_token_count_keeps_the_digests_of_messages() -> None:
     """If only the tokens of the messages in between were counted, later messages still have digests."""
     plain, counted = Interpreter(b"k" * 16), Interpreter(b"k" * 16)
-    exchanges = [attempt(1, turn) for turn in (1, 2, 3)]
+    place = Place(session_id(1), interaction_id="0" * 16)
+    exchanges = [replace(attempt(1, turn), place=place) for turn in (1, 2, 3)]
     zones: list[list[Zones]] = []
     for interpreter, sent in (
         (plain, exchanges),
