@@ -359,7 +359,7 @@ def test_each_call_of_a_decorated_function_has_the_link(home: Path) -> None:
 def test_an_invalid_content_mode_is_a_warning(
     home: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """If the variable names no content mode, one warning says so, and the content of the session is not recorded."""
+    """If the variable names no content mode, there is one warning, and the content of the session is not recorded."""
     monkeypatch.setenv("AGENTOBS_CONTENT", "everything")
     with agentobs.session("quiet"):
         pass
