@@ -227,6 +227,8 @@ def test_recording_resumes_when_the_disk_has_space_again(tmp_path: Path) -> None
         warnings.simplefilter("always")
         recorder = Recorder(home, Options(files=faulty.files))
         record_all(recorder, session_records(1))
+        failed = faulty.failed
+        wait_until(lambda: faulty.failed > failed)  # the gaps could not be written either
         full = False
         wait_until(
             lambda: recorder._health.refusal is None and not recorder._queue.accounts.has_gaps()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import agentobs
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
 from agentobs.records.backend import WrittenFact
 from agentobs.records.facts import Event, SpanStart
 from agentobs.records.labels import Label
 from tests.agent.provider import Provider, call, streamed
 from tests.exporters.sample_agents import DONE, calls, play, recording
+from tests.store.recordings import attempt, end, record, start
 
 KEY = "sk-ant-api03-" + "A1b2C3d4E5" * 9 + "-QQAA"
 """A secret that is also a valid label."""
@@ -65,3 +69,26 @@ def test_labels_with_secrets_are_digests_in_facts(tmp_path: Path) -> None:
     assert labels == {"sentence": "it was late", "word": "late"}
     assert [str(name)[:7] for name in own.numbers] == ["digest:"]
     assert KEY[13:].encode() not in facts(tmp_path)
+
+
+def values(home: Home, kind: str, *, content: bool = False) -> list[dict[str, Any]]:
+    """Return the lines of one kind in the facts files, or in the content files, of a home."""
+    path_of = content_path if content else facts_path
+    found = [line for each in segment_ids(home) for line in read(path_of(home, each))]
+    return [line.value() for line in found if isinstance(line, Line) and line.kind == kind]
+
+
+def test_only_the_name_of_an_unknown_count_is_a_digest(tmp_path: Path) -> None:
+    """The model of a usage row and the reason in its note stay readable; the name of a count that a server invents
+    is a digest, and its text is content, once in a segment.
+    """
+    home = open_home(tmp_path)
+    used: dict[str, Any] = {"server_tool_use": {"ada_requests": -1}, "model": "claude-opus-5[1m]"}
+    record(home, [start(1), *(attempt(1, turn, **used) for turn in (1, 2)), end(1)])
+    rows = values(home, "usage")
+    assert [row["model"] for row in rows] == ["claude-opus-5[1m]"] * 2
+    [note] = {row["note"] for row in rows}
+    found = re.fullmatch(r"(digest:[0-9a-f]+):negative", note)
+    assert found
+    told = [each["content_id"].rpartition(":")[2] for each in values(home, "label", content=True)]
+    assert told.count(found[1].removeprefix("digest:")) == 1

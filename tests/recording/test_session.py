@@ -23,6 +23,7 @@ from agentobs.recording.journal.home import existing_home
 from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from replay import Replayer
+from tests.agentobs_warnings import own_warnings
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, weather
 
@@ -353,3 +354,23 @@ def test_each_call_of_a_decorated_function_has_the_link(home: Path) -> None:
         for fact in facts(home, "session_starts")
     ]
     assert links == [("digest", "fork")] * 2
+
+
+def test_an_invalid_content_mode_is_a_warning(
+    home: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """If the variable names no content mode, there is one warning, and the content of the session is not recorded."""
+    monkeypatch.setenv("AGENTOBS_CONTENT", "everything")
+    with agentobs.session("quiet"):
+        pass
+    [start] = facts(home, "session_starts")
+    assert start["content"] == "off"
+    [warning] = [each for each in own_warnings(recwarn) if "content" in each]
+    assert "AGENTOBS_CONTENT: invalid content mode: 'everything'" in warning
+    assert "Use off, vault or export" in warning
+
+
+def test_all_clients_can_be_named_in_a_with_statement(home: Path) -> None:
+    """`with agentobs.record_all() as clients` gives the object whose `stop` ends the recording."""
+    with agentobs.record_all() as clients, pytest.warns(RuntimeWarning, match="agentobs"):
+        clients.stop()

@@ -210,3 +210,9 @@ def test_the_last_4_kib_of_other_bodies_are_held_back() -> None:
     raw = b"x " * 10_000 + KEY.encode() + b" y" * 2_038
     assert writable_length(raw, find_in_answer(raw)) == 20_000
     assert writable_length(raw[:20_000], []) == 20_000 - CONTEXT
+
+
+@pytest.mark.parametrize("start", ["event: content_block_delta\ndata: ", "\ndata: "])
+def test_no_part_of_an_event_is_written(start: str) -> None:
+    """Nothing of a stream is written before its first event has ended, however long this event is."""
+    assert writable_length((start + "x " * 10_000).encode(), []) == 0

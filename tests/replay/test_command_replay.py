@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agentobs import world
 from agentobs.cli import main
 from agentobs.cli.replay.command_output import check_command
 from agentobs.determinism.entry import COMMAND
@@ -179,6 +180,27 @@ def test_a_program_whose_start_is_interrupted_is_ended(
     with pytest.raises(KeyboardInterrupt):
         ChildProgram([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, {})
     assert started[0].returncode == -signal.SIGTERM
+
+
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    print("ready", flush=True)
+    sys.stdin.read()
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(7)
+"""
+
+
+def test_an_interrupted_program_may_end_its_own_children(tmp_path: Path) -> None:
+    """A program is first interrupted as by Ctrl-C, and ended only if it does not end by itself."""
+    program = ChildProgram([sys.executable, "-S", "-c", INTERRUPTIBLE], tmp_path, {}, stdin=None)
+    while "ready" not in program.stdout.text():
+        world.pause(0.005)
+    program.interrupt()
+    assert (program.exit_code, program.stdout.text()) == (7, "ready\ninterrupted\n")
 
 
 @pytest.mark.slow

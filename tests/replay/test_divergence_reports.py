@@ -32,7 +32,7 @@ from agentobs.agent.tools.tool import tool
 from agentobs.records.differences import differences, json_equal, shortened
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
-from replay.comparison.alignment import width
+from replay.comparison.alignment import aligned, width
 from tests.marks import mark_all_but_first
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import (
@@ -737,6 +737,20 @@ def test_lines_are_aligned_in_any_script(fixture: Fixture, case: str, columns: i
         assert each.isprintable()
         assert unicodedata.bidirectional(each) not in ("R", "AL", "AN")
         assert not any(low <= ord(each) <= high for low, high in JOINING)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ({}, {"city": {"name": "Zürich"}}, 'added     {"name": "Zürich"}'),
+        ({"city": ["Zürich"]}, {}, 'removed   ["Zürich"]'),
+        ({"city": ["Zürich"]}, {"city": "Bern"}, 'recorded  ["Zürich"]'),
+    ],
+)
+def test_objects_and_lists_are_shown_in_any_script(old: Any, new: Any, line: str) -> None:
+    """Letters of every script stay readable in values that are not strings."""
+    [difference] = differences(old, new)
+    assert aligned(difference)[0] == line
 
 
 def _in_columns(line: str) -> Iterator[tuple[int, str]]:

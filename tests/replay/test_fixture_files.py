@@ -23,6 +23,7 @@ from agentobs.recording.vault.vault import read_session
 from agentobs.records.canonical_json import digest
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Recording
 from replay import DivergenceError, Fixture, Replayer, load
+from replay.fixture.fixture_folder import write_fixture
 from replay.fixture.format import BYTES_MAX
 from replay.freeze.conversion import freeze
 from tests.agent.provider import message
@@ -407,3 +408,12 @@ def test_two_processes_freeze_the_same_recording(tmp_path: Path) -> None:
     assert [each.wait() for each in running] == [0, 0]
     assert file.read_bytes() in (b"a" * 200_000, b"b" * 200_000)
     assert [path.name for path in tmp_path.iterdir()] == ["recording.jsonl"]
+
+
+def test_only_changed_files_are_written(tmp_path: Path) -> None:
+    """The files that were written are returned; a second write of the same data writes nothing."""
+    fixture = tmp_path / "new folder" / "other.jsonl"
+    assert write_fixture(fixture, b"one") == (fixture,)
+    assert write_fixture(fixture, b"one") == ()
+    assert write_fixture(fixture, b"two") == (fixture,)
+    assert fixture.read_bytes() == b"two"

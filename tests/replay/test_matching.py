@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from agentobs.records.exchanges import Question
 from replay.comparison.normalizers import ActiveNormalizers
 from replay.comparison.placeholders import Renaming
 from replay.fixture.format import Fixture, RecordedRequest
-from replay.matching.lane import Lane
+from replay.matching.lane import Lane, Mismatch
 from replay.matching.spine import spine_of
 from replay.scenario.faults import Faults
 from tests.provider_script import streamed, text
@@ -32,9 +34,13 @@ def test_a_different_number_of_values_does_not_match() -> None:
     assert not Renaming(normalizers=rules).matches(f"{one} {one}", f"{two}")
 
 
-def recorded_request(number: int, lane: str, after: frozenset[int] | None) -> RecordedRequest:
+def recorded_request(
+    number: int, lane: str, after: frozenset[int] | None, **body: str
+) -> RecordedRequest:
     answer = streamed(text("Hi."), number=number)
-    return RecordedRequest(number, lane, 1, "POST", "/v1/messages", {}, after, {"body": {}}, answer)
+    return RecordedRequest(
+        number, lane, 1, "POST", "/v1/messages", {}, after, {"body": body}, answer
+    )
 
 
 def fixture_of(*requests: RecordedRequest) -> Fixture:
@@ -59,3 +65,18 @@ def test_a_request_is_due_after_all_its_predecessors() -> None:
     ]
     lane = Lane(fixture_of(*requests), "main", Renaming())
     assert [each.number for each in lane.due()] == [1, 2]
+
+
+def test_a_later_request_is_compared_with_the_most_similar_one_that_is_due() -> None:
+    """After the first request of a lane, a report also considers requests that were sent after others had ended."""
+    requests = [
+        recorded_request(1, "main", frozenset()),
+        recorded_request(2, "main", frozenset({1}), model="small"),
+        recorded_request(3, "main", frozenset({1}), model="large"),
+    ]
+    lane = Lane(fixture_of(*requests), "main", Renaming())
+    lane.use(requests[0])
+    body = json.dumps({"model": "large", "max_tokens": 2}).encode()
+    found = lane.match(Question("POST", "/v1/messages", {}, body))
+    assert isinstance(found, Mismatch)
+    assert found.expected is requests[2]

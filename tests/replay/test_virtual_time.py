@@ -24,7 +24,12 @@ import pytest
 from agentobs import world
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.virtual_time import time_patches
-from replay.virtual_time.thread_states import ThreadStates, _system_call, _waits_for_mutex
+from replay.virtual_time.thread_states import (
+    GIL_MARGIN_NS,
+    ThreadStates,
+    _system_call,
+    _waits_for_mutex,
+)
 from tests.marks import mark_all_but_first
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
@@ -551,11 +556,16 @@ def test_waits_for_locks_and_for_timeouts_are_distinguished() -> None:
     held.acquire()
     states = ThreadStates()
     assert states_become(states, "blocked")
-    threads = [threading.Thread(target=held.acquire, kwargs={"timeout": t}) for t in (-1, 600)]
+    threads = [
+        threading.Thread(target=held.acquire, kwargs={"timeout": seconds}, daemon=True)
+        for seconds in (-1, 600)
+    ]
     threads[0].start()
     assert states_become(states, "blocked")
     threads[1].start()
     assert states_become(states, "outside")
+    world.pause(2 * (sys.getswitchinterval() + GIL_MARGIN_NS / 1e9))
+    assert states_become(states, "outside"), "a longer wait is not a wait for the GIL"
     for _ in threads:
         held.release()
         while not held.locked():  # until one of the threads has the lock

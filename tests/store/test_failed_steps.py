@@ -144,6 +144,21 @@ def test_failed_operations_are_not_read_without_need() -> None:
     assert nothing_failed("completed", [succeeded, failed], read, is_imported=False) == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "outcome", "sentence"),
+    [
+        ("tool_call", "executed", "Nothing failed: 1 tool call succeeded"),
+        ("tool_call", "failed", ""),
+        ("request", "http_error", ""),
+        ("decision", "deny", ""),
+    ],
+)
+def test_success_is_claimed_only_if_no_step_failed(kind: str, outcome: str, sentence: str) -> None:
+    """The sentence is empty if a tool call, a request or a decision has failed."""
+    steps = [{"kind": kind, "outcome": outcome}]
+    assert nothing_failed("completed", steps, is_imported=False) == sentence
+
+
 @pytest.mark.slow
 def test_requests_that_failed_are_counted_in_the_list(tmp_path: Path) -> None:
     """A request of which all attempts failed is a failed request; one with a retry that succeeded is none."""

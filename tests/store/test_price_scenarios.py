@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from agentobs import wiring, world
@@ -15,6 +16,7 @@ from agentobs.runtime import process
 from agentobs.store.backend import open_store
 from agentobs.store.billing import daily_spend
 from agentobs.store.billing.price_scenarios import Repriced, WhatIf, assumptions, reprice
+from agentobs.store.duckdb import price_tables
 from agentobs.store.duckdb.connection import connect
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.store import DuckStore
@@ -183,3 +185,17 @@ def test_spent_today_never_raises(
     home.manifest.unlink()
     with pytest.warns(RuntimeWarning, match="today's spending is unknown"):
         assert wiring.spent_today(home.path) == known
+
+
+@pytest.mark.parametrize(
+    ("versions", "stale"), [([], False), (["now"], False), (["now", "old"], True)]
+)
+def test_stored_prices_of_another_version_are_stale(versions: list[str], stale: bool) -> None:
+    """Stored prices are stale if any of them has another version than the price book."""
+    book = PriceBook()
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE prices (price_version VARCHAR)")
+        for each in versions:
+            version = book.version if each == "now" else each
+            connection.execute("INSERT INTO prices VALUES (?)", [version])
+        assert price_tables.is_stale(connection, book) is stale

@@ -1,0 +1,15 @@
+"""The table that a notebook shows of the rows of a query."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentobs.store.duckdb.query_rows import SHOWN, QueryRows
+
+
+@pytest.mark.parametrize(("count", "has_note"), [(0, False), (SHOWN, False), (SHOWN + 1, True)])
+def test_a_note_tells_only_of_rows_that_are_not_shown(count: int, has_note: bool) -> None:
+    """If all rows are shown, no note states that there are more."""
+    html = QueryRows(["n"], [(number,) for number in range(count)])._repr_html_()
+    assert html.count("<tr>") == 1 + min(count, SHOWN)
+    assert ("more rows" in html) is has_note
