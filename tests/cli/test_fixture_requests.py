@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from agentobs.cli.inspection.fixture_requests import (
+from agentobs.cli.replay.fixture_requests import (
     failed_requests_of_fixture,
     turns_of_fixture,
 )

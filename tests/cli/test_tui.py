@@ -185,7 +185,7 @@ def test_the_list_explains_sessions_on_a_narrow_terminal(tmp_path: Path) -> None
         await pilot.resize_terminal(80, 24)
         await settled(pilot)
         listed = rows(pilot, "#sessions")
-        assert listed[0][2].replace("\n", "") == f"declared by the agent: {reason}"
+        assert "".join(listed[0][2].split()) == f"declaredbytheagent:{reason}"
         causes = " ".join(listed[1][2].split())
         assert causes.startswith("9 calls of weather failed, ")
         assert [each[1].split("\n")[0] for each in listed] == ["second", "first"]

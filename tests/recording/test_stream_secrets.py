@@ -212,7 +212,9 @@ def test_the_last_4_kib_of_other_bodies_are_held_back() -> None:
     assert writable_length(raw[:20_000], []) == 20_000 - CONTEXT
 
 
-@pytest.mark.parametrize("start", ["event: content_block_delta\ndata: ", "\ndata: "])
+@pytest.mark.parametrize(
+    "start", ["event: content_block_delta\ndata: ", "\ndata: ", ": ping\ndata: "]
+)
 def test_no_part_of_an_event_is_written(start: str) -> None:
     """Nothing of a stream is written before its first event has ended, however long this event is."""
     assert writable_length((start + "x " * 10_000).encode(), []) == 0

@@ -156,7 +156,7 @@ def test_failed_operations_are_not_read_without_need() -> None:
 def test_success_is_claimed_only_if_no_step_failed(kind: str, outcome: str, sentence: str) -> None:
     """The sentence is empty if a tool call, a request or a decision has failed."""
     steps = [{"kind": kind, "outcome": outcome}]
-    assert nothing_failed("completed", steps, is_imported=False) == sentence
+    assert nothing_failed("completed", steps, list, is_imported=False) == sentence
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agentobs.cli.inspection.diff_head import change_lines, show_totals
-from agentobs.cli.inspection.fixture_requests import (
+from agentobs.cli.inspection.session_summary import own_tags
+from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
+from agentobs.cli.replay.fixture_requests import (
     failed_requests_of_fixture,
     turns_of_fixture,
 )
-from agentobs.cli.inspection.session_summary import own_tags
-from agentobs.cli.inspection.step_digests import NotCompared, StepDigests, step_digests
 from agentobs.cli.terminal.progress_line import Spinner
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.cli.terminal.report_file import check_report, light_options, now, write

@@ -21,7 +21,7 @@ from agentobs.records.display import COST_SIGNS, certain_money, printable
 
 REFRESH_SECONDS = 2.0
 """The pause between two checks for new records. Our choice: a turn of an agent takes seconds."""
-MOST_CAUSE_LINES = 3
+MOST_CAUSE_LINES = 5
 """The maximum number of lines of a cause in the list. Our choice: enough for a sentence on a narrow terminal."""
 MOST_TITLE_LINES = 2
 """The maximum number of lines of a title in the list. Our choice."""

@@ -156,7 +156,7 @@ def _event_end(raw: bytes, at: int) -> int:
     ends = max(raw.rfind(b"\n\n", 0, at) + 2, raw.rfind(b"\r\n\r\n", 0, at) + 4)
     if ends > 4 or raw[:2] in (b"\n\n", b"\r\n"):
         return ends
-    return 0 if raw.lstrip()[:5] in (b"event", b"data:", b": ") else at
+    return 0 if raw.lstrip().startswith((b"event", b"data:", b":")) else at
 
 
 def _blocks(body: bytes, shape: DeltaShape) -> list[_Block]:

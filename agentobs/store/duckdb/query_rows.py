@@ -55,5 +55,6 @@ class QueryRows(list[tuple[Any, ...]]):
             for row in self[:SHOWN]
         )
         more = len(self) - SHOWN
-        note = f"<p>and {more:,} more rows: use df(), or a LIMIT</p>" if more > 0 else ""
+        rows = "row" if more == 1 else "rows"
+        note = f"<p>and {more:,} more {rows}: use df(), or a LIMIT</p>" if more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
