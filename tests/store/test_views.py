@@ -147,7 +147,7 @@ def test_attempts_results_and_interactions_are_joined(tmp_path: Path) -> None:
         turns = named(connection, "session_turns", session_id=session_id(1)).fetchall()
         assert [(row[1], row[10], row[13]) for row in turns] == [(1, SECOND, 10), (2, None, 10)]
         latency = named(connection, "tool_latency").fetchall()
-        assert latency == [("weather", 1, 1, 0, SECOND, SECOND, SECOND, SECOND, SECOND, 0)]
+        assert latency == [("weather", 1, 1, 0, SECOND, SECOND, SECOND, SECOND, SECOND, 0, 0)]
 
 
 def test_each_retry_wait_is_listed_once(tmp_path: Path) -> None:
