@@ -260,8 +260,9 @@ def test_the_same_prefix_that_several_agents_wrote_is_named(tmp_path: Path) -> N
     with serving(home) as client:
         cost = client.get(f"/sessions/{SESSION}?tab=cost").words
         sentence = re.search(
-            r"about \$[0-9.]+ on a first prompt that 3 sub-agents sent with the same model, tools, system prompt and "
-            r"messages: each wrote 14,014 tokens of it to the cache, 2 of them while it was still cached",
+            r"about \$[0-9.]+ \(\d+% of the cost of the session\) on a first prompt that 3 sub-agents sent with the "
+            r"same model, tools, system prompt and messages: each wrote 14,014 tokens of it to the cache, 2 of them "
+            r"while it was still cached",
             cost,
         )
         assert sentence is not None

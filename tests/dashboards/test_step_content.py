@@ -87,7 +87,7 @@ def test_the_messages_of_a_request_are_counted_as_in_the_terminal(
     assert f'action="/attempts/{second}/earlier" data-into="earlier-2"' in later.html
     assert "Show the 2 earlier messages" in later.words
     shown = Shell(home.path, capsys)("show", only_session(home), "--turn", "2", "--content").out
-    assert f"\nmessages: {counts}\n" in shown
+    assert f"\nmessages: {counts}; --turn with an earlier turn shows the others\n" in shown
     assert "calls weather" not in shown
     earlier = client.press(f"/attempts/{second}/earlier", before=2).html
     assert "canary-prompt <strong>bold</strong>" in earlier

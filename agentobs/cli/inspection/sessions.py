@@ -169,8 +169,8 @@ def sessions(
         has_todo = search is not None and not all_text
         click.echo(f"no session matches{todo if has_todo else ''}", err=True)
     if hint:
-        click.echo(f"{hint} and shows failure signatures" if is_unsearched else hint, err=True)
-    elif is_unsearched:
+        click.echo(hint, err=True)
+    if is_unsearched:
         click.echo(UNSEARCHED, err=True)
     if has_more:
         shown = f"{limit:,} session{'s are' if limit > 1 else ' is'} shown"
