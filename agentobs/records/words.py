@@ -63,8 +63,8 @@ COST_STATUSES = MappingProxyType(
 )
 """How certain a cost is."""
 ATTENTION_ORDER = (
-    "failed sessions, the newest day (UTC) first, then those with failed or denied tool calls, then those with failure "
-    "signatures, then all others; of each day or group, the most expensive first"
+    "failed sessions, newest day (UTC) first; then failed or denied tool calls; then failure signatures; then all "
+    "others; in each group, the most expensive first"
 )
 """The order in which sessions need attention. A failed session of unknown cost is the first of its day."""
 

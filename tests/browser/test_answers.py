@@ -188,7 +188,7 @@ def test_matches_of_the_filter_have_their_turn(tab: Tab) -> None:
     """In the flat list of failed steps, each call shows its turn, and whether it is of a sub-agent."""
     _open(tab, "fan-out")
     tab.page.get_by_role("checkbox", name="failed only").check()
-    tab.wait_for_text("match", "#tree-summary")
+    tab.wait_for_text("failed", "#tree-summary")
     found = tab.page.locator("#tree a").all_inner_texts()
     assert any("search_stock" in each and "turn 1 of researcher 2" in each for each in found)
     assert any(

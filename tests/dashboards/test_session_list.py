@@ -565,13 +565,13 @@ def test_the_list_names_the_session_to_look_at_first(client: Client) -> None:
             named = rf'newest failure: <a href="/sessions/{newest}">\w+ …\w{{8}}</a>, failed: ValueError'
             assert re.search(rf'{named}[^<]*, started <time datetime="', line[1])
     assert (
-        "Order: failed sessions, the newest day (UTC) first, then"
+        "Order: failed sessions, newest day (UTC) first; then"
         in client.get("/?sort=-attention").words
     )
     assert "failed: ValueError" in client.get("/?status=failed").words
     assert "first-to-open" not in client.get("/?sort=-attention").html
     assert "first-to-open" not in client.get("/?status=completed").html
-    assert 'title="Order: failed sessions, the newest day (UTC) first, then' in client.get("/").html
+    assert 'title="Order: failed sessions, newest day (UTC) first; then' in client.get("/").html
 
 
 @pytest.mark.slow
