@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from agentobs.records.display import certain_money, pretty, printable, text
+from agentobs.store.analysis.failed_steps import is_denied
 from agentobs.store.analysis.failure import explain_failure
 from agentobs.store.backend import open_store
 from agentobs.store.label_texts import LabelTexts
@@ -52,7 +53,12 @@ class StoredSession:
             if known:
                 # After a result such as `max_turns`, the step is only the last one that failed.
                 last = "last " if self.failure["cause"] == "result" else ""
-                parts.append(_row(f"{last}failed step", ", ".join(known)))
+                made = {
+                    "kind": self.failure["step_kind"],
+                    "outcome": self.failure["step_outcome"],
+                }
+                word = "denied" if is_denied(made) else "failed"
+                parts.append(_row(f"{last}{word} step", ", ".join(known)))
         parts.append(_row("cost", self._cost()))
         for column in _SHOWN:
             label = column.removesuffix("_ns").replace("_", " ")

@@ -12,6 +12,7 @@ import pytest
 from agentobs.agent.events import Event, ToolDone
 from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.cli.inspection.failure_output import print_failed_steps
+from agentobs.cli.inspection.sessions import LONG_ROWS
 from agentobs.records.exchanges import Answer, Chunk, Failure, ToolAnswer, ToolOutcome
 from agentobs.records.labels import Label
 from agentobs.sink import Record
@@ -21,7 +22,17 @@ from agentobs.store.analysis.wall_time import Split, named_pauses, time_between
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, recorded_run
-from tests.store.recordings import SECOND, T0, a_home, attempt, end, record, start, tool
+from tests.store.recordings import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    permission,
+    record,
+    start,
+    tool,
+)
 
 
 def person(agent: Mailer, consent: Consent) -> Reply:
@@ -265,6 +276,21 @@ def test_a_long_session_is_shown_by_its_notable_turns(
     everything = shell("show", "long", "--all").out.splitlines()
     assert sum(line.startswith("main") for line in everything) == 120
     assert "turns:" not in shell("show", "short").out
+
+
+@pytest.mark.slow
+def test_a_long_session_may_have_no_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with many steps but without turns has no table of notable turns."""
+    home = a_home(tmp_path)
+    decisions = [
+        permission(1, f"toolu_{number}", at=T0 + number * SECOND) for number in range(LONG_ROWS + 1)
+    ]
+    record(home, [start(1), *decisions, end(1)])
+    shown = Shell(home.path, capsys)("show", "story")
+    assert (shown.code, shown.err) == (0, "")
+    assert "\nno turns; --all shows all turns and steps\n" in shown.out
 
 
 @pytest.mark.slow

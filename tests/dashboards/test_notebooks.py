@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -154,6 +155,24 @@ def test_a_session_shows_its_failure_first(home: Path) -> None:
     for content in ("line 0", "Bern", "sunny", "done"):
         assert content not in html
     assert dashboards.waterfall(found, home=home).data
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome", "label"),
+    [
+        ("exception", "failed", "failed step"),
+        ("exception", "denied", "denied step"),
+        ("result", "denied", "last denied step"),
+    ],
+)
+def test_a_denied_step_is_not_called_failed(
+    home: Path, cause: str, outcome: str, label: str
+) -> None:
+    """The step of a failure is called denied if it was, and the last one if a limit ended the session."""
+    found = dashboards.session("refund-loop", home=home)
+    step = {"step_kind": "tool_call", "step_name": "send", "step_lane": "main", "step_turn": 2}
+    failure = {"summary": "stopped", "cause": cause, "step_outcome": outcome, **step}
+    assert f">{label}<" in replace(found, failure=failure)._repr_html_()
 
 
 @pytest.mark.parametrize("name", [*OF_SESSION, "session"])

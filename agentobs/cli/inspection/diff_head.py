@@ -61,7 +61,7 @@ class Side(Protocol):
     starts: dict[tuple[str, str], int]
     """When its steps started, by kind and ID; empty for a fixture. [ns since 1970 UTC]"""
     failed_calls: set[str]
-    """The IDs of its tool calls whose result is an error; empty for a fixture."""
+    """The IDs of its tool calls whose result is an error."""
 
     @property
     def title(self) -> str:

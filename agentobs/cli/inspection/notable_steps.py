@@ -67,10 +67,8 @@ def notable_turns(turns: Rows, groups: Sequence[FailedSteps]) -> NotableTurns:
         (*values[at], ", ".join(word for word, found in kinds if at in found)) for at in chosen
     ]
     parts = [_share(word, found, chosen) for word, found in kinds if found]
-    return NotableTurns(
-        ([*columns, "notable"], shown),
-        " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))),
-    )
+    words = " or ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+    return NotableTurns(([*columns, "notable"], shown), words)
 
 
 def _share(word: str, found: Sequence[int], chosen: Sequence[int]) -> str:

@@ -536,11 +536,11 @@ def _print_steps(
         _print_certainty(store, session_id, steps)
         return len(turns[1]) + len(steps)
     chosen, words = notable_turns(turns, groups)
-    print_line(
-        f"{len(chosen[1]):,} of {len(turns[1]):,} turns: {words}; --all shows all turns and steps"
-    )
-    columns = (*turn_columns[:2], "notable", *turn_columns[2:])
-    print_rows(with_lane_names(chosen, store, session_id), columns, "table")
+    counted = f"{len(chosen[1]):,} of {len(turns[1]):,} turns: {words}" if words else "no turns"
+    print_line(f"{counted}; --all shows all turns and steps")
+    if words:
+        columns = (*turn_columns[:2], "notable", *turn_columns[2:])
+        print_rows(with_lane_names(chosen, store, session_id), columns, "table")
     pauses = pauses_of(store, session_id)
     longest = longest_steps(steps, lanes, pauses)
     click.echo()

@@ -9,8 +9,9 @@
 -- $session_id: only this session. is_checked: whether the failure signatures and the last error were computed; they are
 -- empty before.
 --
--- $sort: the column, as in the URL of the page; `attention` means failed sessions by day, then those with failed
--- or denied tool calls, then those with failure signatures, by cost. $descending: whether the largest values come first. $limit, $offset: the page.
+-- $sort: the column, as in the URL of the page; `attention` means failed sessions by day, then those with failed or denied
+-- tool calls, then those with failure signatures, by cost. $descending: whether the largest values come first. $limit,
+-- $offset: the page.
 --
 -- The sessions of the page are chosen by the few columns that this needs; the others are read for them only.
 WITH chosen AS (
